@@ -56,7 +56,7 @@ pub(super) fn judged(
     volume: &VolumeId,
     node: &NodeName,
     verdict: &NodeVerdict,
-    contention: Option<&Contention>,
+    contention: &Contention,
     known: Known<'_>,
 ) -> (Vec<EventUpdate<AttachDetachKey>>, Told) {
     let told = known.actual.node_volume(volume, node).map(|it| it.told).unwrap_or_default();
@@ -75,7 +75,7 @@ pub(super) fn judged(
 struct Look<'a> {
     volume: &'a VolumeId,
     node: &'a NodeName,
-    contention: Option<&'a Contention>,
+    contention: &'a Contention,
     known: Known<'a>,
     told: Told,
     events: Vec<EventUpdate<AttachDetachKey>>,
@@ -144,10 +144,10 @@ impl Look<'_> {
             Waiting::NodeGone | Waiting::Unreadable { .. } | Waiting::HandOver { .. } => {
                 failed(&waiting.to_string(), NOTEWORTHY)
             }
-            Waiting::NodeStatusRefused { message } => {
-                Some((FAILURE, Announcement::not_published(self.node, message), IMMEDIATELY))
+            Waiting::NodeStatusRefused { .. } => {
+                Some((FAILURE, Announcement::not_listed(waiting), IMMEDIATELY))
             }
-            Waiting::WriteUndone { writer } => Some((UNDONE, Announcement::undone(writer), NOTEWORTHY)),
+            Waiting::WriteUndone { .. } => Some((UNDONE, Announcement::not_listed(waiting), NOTEWORTHY)),
             Waiting::HeldByNode { conflict } => {
                 let first = self.known.desired.get(self.volume, &conflict.node).into_iter();
                 let pods = first.flat_map(DesiredAttachment::keys).collect();
@@ -160,7 +160,7 @@ impl Look<'_> {
     fn held_by(&mut self, holder: &NodeName) {
         let known = self.known;
         self.told.held_since.get_or_insert(known.now);
-        let holders = self.contention.map_or(&[][..], |contention| &contention.holders);
+        let holders = &self.contention.holders;
         let beside = holders.iter().filter(|(other, ..)| other != self.node);
         let users = beside.flat_map(|(.., pods)| pods).cloned().collect();
         self.hold(MULTI_ATTACH, &Announcement::held_elsewhere(users), IMMEDIATELY);
@@ -196,8 +196,9 @@ impl Look<'_> {
             self.is_over(topic);
         }
         // If not, another controller attached it here, too.
-        let is_alone = |it: &Contention| it.holders.iter().all(|(holder, ..)| holder == self.node);
-        if self.contention.is_some_and(is_alone) {
+        let holders = self.known.actual.volume(self.volume).into_iter();
+        let mut holders = holders.flat_map(|state| state.holders(self.known.desired.nodes(self.volume)));
+        if holders.all(|holder| holder == self.node) {
             let waited = self.known.now.saturating_duration_since(since);
             self.happened(&Announcement::freed(waited.as_secs()));
         }

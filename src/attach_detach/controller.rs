@@ -107,11 +107,6 @@ impl controller::Controller for AttachDetach {
         // What was told when changes were taken last may be among these.
         let [told, last] = self.attachments_told;
         self.attachments_told = [last, self.objects.attachments.observed()];
-        for object in &objects {
-            if let ObjectRef::Attachment(name) = object {
-                self.look_at_attachment(name, told, now);
-            }
-        }
         // Pods are taken node by node: what is desired on one node is then asked for in a row, becomes attached together,
         // and is published with few patches.
         let mut pods = BTreeSet::new();
@@ -119,7 +114,7 @@ impl controller::Controller for AttachDetach {
             match &object {
                 ObjectRef::Pod(key) => drop(pods.insert(key.clone())),
                 ObjectRef::Node(name) => self.refresh_node(name, now),
-                ObjectRef::Attachment(name) => self.refresh_attachment(name, now),
+                ObjectRef::Attachment(name) => self.attachment_changed(name, told, now),
                 ObjectRef::Volume(name) => self.refresh_volume(name, now),
                 ObjectRef::Driver(name) => self.refresh_driver(name, now),
                 ObjectRef::Claim(_) | ObjectRef::Class(_) | ObjectRef::AttributesClass(_) => {}
@@ -187,13 +182,13 @@ impl controller::Controller for AttachDetach {
         self.queue.sweep(now);
         self.end_stand_offs(now);
         self.ask_owners(now);
-        self.survey(now);
+        self.survey();
         // 2. Volumes, until there is no room, or it was enough for once.
         let mut judged = 0;
         while judged < AT_ONCE
-            && let Some((volume, scope)) = self.queue.get(self.dispatcher.room())
+            && let Some((volume, nodes)) = self.queue.get(self.dispatcher.room())
         {
-            judged += self.plan_volume(&volume, scope, now).max(1);
+            judged += self.plan_volume(&volume, nodes, now).max(1);
         }
         // 3. Nodes, likewise: what their volumes need of them is decided.
         let mut looked_at = 0;

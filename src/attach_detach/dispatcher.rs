@@ -125,7 +125,6 @@ impl Dispatcher {
     }
 
     /// How many requests are under way.
-    #[must_use]
     pub fn in_flight(&self) -> usize {
         self.under_way.len()
     }

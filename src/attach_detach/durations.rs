@@ -173,7 +173,6 @@ impl Durations {
     }
 
     /// When there is more to measure although nothing happens.
-    #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.silent_at.first().map(|(at, _)| *at)
     }

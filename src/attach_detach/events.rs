@@ -10,12 +10,9 @@ use apiserver::{
 };
 
 use super::{
-    decide::{
-        force::Unforced,
-        verdict::{ANOTHER_MACHINE, BY_TAINT, Waiting},
-    },
+    decide::verdict::Waiting,
     state::{
-        actual::{ForceReason, node::NodeDoubt},
+        actual::ForceReason,
         desired::{
             DesiredAttachment, PodFacts, WhyUnresolved,
             volume_name::{VolumeId, VolumeKind},
@@ -77,24 +74,13 @@ impl Announcement {
     /// Which node holds it, and what the volume there waits for; nothing if it is simply used. `foreign` is the
     /// VolumeAttachment that holds it there, if it is another party's.
     pub fn holder(node: &NodeName, waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> Self {
-        let held = format!(" is attached to node \"{node}\", {}", holding(waiting, foreign));
+        let held = format!(" is attached to node \"{node}\": {}", holding(waiting, foreign));
         Self { about: Some("holder"), ..Self::warning("HeldByNode", held) }
     }
 
-    /// The volume is attached, but the status of its node, for which the kubelet waits, could not be written.
-    pub fn not_published(node: &NodeName, error: &str) -> Self {
-        let behind = format!(
-            " is attached, but the status of node \"{node}\", for which the kubelet waits, cannot be written: {error}"
-        );
-        Self::warning("NodeStatusRefused", behind)
-    }
-
-    /// Another writer undoes what is written for the volume: who undoes what.
-    pub fn undone(writer: &str) -> Self {
-        let behind = format!(
-            " is kept from its node: {writer} again and again, and it is written again each half minute"
-        );
-        Self::warning("WriteUndone", behind)
+    /// The volume is not listed on its node, and waits for that.
+    pub fn not_listed(waiting: &Waiting) -> Self {
+        Self::warning(waiting.code(), format!(" waits: {waiting}"))
     }
 
     /// The API server did not take what would detach the volume from that node, or the driver takes long.
@@ -193,66 +179,27 @@ fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
     }
 }
 
-/// Why the volume is still on another node, as the end of a sentence.
+/// Why the volume is still on another node.
 fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> String {
-    let forced = |node: &str, unforced: &Unforced| match unforced {
-        Unforced::NodeReady => "whose kubelet has not unmounted it".to_owned(),
-        Unforced::Distrusted(NodeDoubt::New(until)) => {
-            let until = until.map(|at| format!(" before {}", at.strftime("%Y-%m-%dT%H:%M:%SZ")));
-            let until = until.unwrap_or_else(|| " yet".to_owned());
-            format!(
-                "whose object is new, and that it does not report the volume in use proves nothing{until}"
-            )
+    match (waiting, foreign) {
+        // Not with the driver's words: each of its tries may say others (S47).
+        (Some(Waiting::AttachError { .. } | Waiting::WaitingForVolumeAttachment), _) => {
+            Waiting::WaitingForAttacher.to_string()
         }
-        Unforced::Distrusted(NodeDoubt::AnotherMachine(None)) => format!("as {ANOTHER_MACHINE}; {BY_TAINT}"),
-        Unforced::Distrusted(NodeDoubt::AnotherMachine(Some(at))) => {
-            format!("as {ANOTHER_MACHINE}; it is detached by force at {}", at.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        (
+            Some(
+                Waiting::NodeGone
+                | Waiting::Publishing
+                | Waiting::WriteUndone { .. }
+                | Waiting::ClaimOrVolumeChanged,
+            ),
+            _,
+        )
+        | (None, None) => "pods there still need it".to_owned(),
+        (Some(waiting), _) => waiting.to_string(),
+        (None, Some(name)) => {
+            format!("VolumeAttachment {name}, which another writer made, has to be deleted first")
         }
-        Unforced::SwitchedOff => {
-            format!("which {node} and may still use it; nothing is forced because of time")
-        }
-        Unforced::Until(due) => format!(
-            "which {node} and may still use it; it is detached by force at {}",
-            due.strftime("%Y-%m-%dT%H:%M:%SZ")
-        ),
-    };
-    match waiting {
-        Some(Waiting::DetachWaitingForUnmount { unforced }) => forced("is not Ready", unforced),
-        Some(Waiting::DetachWaitingForNode { unforced }) => forced("has no object any more", unforced),
-        Some(Waiting::DetachError { message, .. }) => {
-            format!("from which its driver cannot detach it ({message})")
-        }
-        Some(Waiting::RetryBackoff { message: Some(message) }) => {
-            format!("as a request that would detach it failed ({message})")
-        }
-        Some(Waiting::NodeStatusRefused { message }) => {
-            format!("as the node's status, which comes first, cannot be written ({message})")
-        }
-        Some(Waiting::ForeignWriter { writer, until: _ }) => {
-            format!("and nothing is detached there for now, as {writer}")
-        }
-        Some(Waiting::RestoreGrace { until }) => format!(
-            "and nothing is detached until {}, as etcd was restored from a backup",
-            until.strftime("%Y-%m-%dT%H:%M:%SZ")
-        ),
-        Some(Waiting::HandOver { why, until: _ }) => {
-            format!("and nothing is detached there for now, as {why}")
-        }
-        Some(Waiting::Unreadable { object }) => format!("and {object} cannot be read"),
-        Some(
-            Waiting::AttachError { .. } | Waiting::WaitingForAttacher | Waiting::WaitingForVolumeAttachment,
-        ) => "where its driver is still attaching it".to_owned(),
-        Some(
-            Waiting::NodeGone
-            | Waiting::Publishing
-            | Waiting::WriteUndone { .. }
-            | Waiting::ClaimOrVolumeChanged,
-        ) => "where pods still want it".to_owned(),
-        Some(_) => "from which it is being detached".to_owned(),
-        None => match foreign {
-            Some(name) => format!("by VolumeAttachment {name}, which somebody else made and is to delete"),
-            None => "where pods still want it".to_owned(),
-        },
     }
 }
 
@@ -332,14 +279,14 @@ mod tests {
         let message = || std::sync::Arc::from("forbidden");
         let refused = || Waiting::RetryBackoff { message: Some(message()) };
         let cases = [
-            (refused(), "as a request that would detach it failed (forbidden)"),
+            (refused(), "a request failed and is tried again after a pause: forbidden"),
             (
                 Waiting::NodeStatusRefused { message: message() },
-                "as the node's status, which comes first, cannot be written (forbidden)",
+                "the node's status could not be written and is tried again after a pause: forbidden",
             ),
         ];
         for (waiting, expected) in cases {
-            let expected = format!("Volume \"pv1\" is attached to node \"n1\", {expected}");
+            let expected = format!("Volume \"pv1\" is attached to node \"n1\": {expected}");
             assert_eq!(text(&holder(waiting), "pv1", "ns1"), expected);
         }
         let words = |waiting| text(&holder(waiting), "pv1", "ns1");

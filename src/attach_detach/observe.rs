@@ -15,10 +15,9 @@ use tokio::time::Instant;
 
 use super::{
     controller::AttachDetach,
-    decide::scope::Scope,
     facts::{Forced, Planned},
     guard::second_writer::ActTarget,
-    queue::{Key, Surveyed},
+    queue::Key,
     state::{
         actual::{
             identification::{candidates, volume_of},
@@ -32,22 +31,11 @@ use crate::controller::undone::Undone;
 
 impl AttachDetach {
     /// Looks at some of what is yet to be looked at of all there is.
-    pub(super) fn survey(&mut self, now: Instant) {
-        for surveyed in self.queue.survey(&self.objects, &self.actual) {
-            match surveyed {
-                Surveyed::Pod(key) => {
-                    self.refresh_pod(&key, now);
-                    let Some(pod) = self.desired.pod(&key) else { continue };
-                    let is_known = |volume: &&VolumeId| self.actual.node_volume(volume, &pod.node).is_some();
-                    let others = pod.volumes.keys().filter(|volume| !is_known(volume));
-                    self.queue.add_on(&pod.node, others.cloned());
-                }
-                Surveyed::Node(name) => {
-                    let volumes = self.actual.volumes_on(&name).map(|(volume, _)| volume.clone());
-                    self.queue.add_on(&name, volumes);
-                    self.queue.add_node(name);
-                }
-            }
+    pub(super) fn survey(&mut self) {
+        for name in self.queue.survey(&self.actual) {
+            let volumes = self.actual.volumes_on(&name).map(|(volume, _)| volume.clone());
+            self.queue.add_on(&name, volumes);
+            self.queue.add_node(name);
         }
     }
 
@@ -127,7 +115,7 @@ impl AttachDetach {
         // No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by then (S4).
         self.force_waits.break_off(node);
         self.actual.note_undesired(volume, &[node.clone()].into(), |_| true, self.clock.wall(now));
-        self.queue.add_new(volume.clone(), Scope::of(node));
+        self.queue.add_new(volume.clone(), [node.clone()].into());
     }
 
     /// Looks at a PersistentVolume, which may explain VolumeAttachments that name it.
@@ -139,8 +127,14 @@ impl AttachDetach {
         let before = self.actual.observe_source(name, &volume.id, volume.is_exclusive());
         let known = self.actual.volume(&volume.id).is_some().then_some(volume.id);
         for volume in before.into_iter().chain(known) {
-            self.queue.add(volume, Scope::All);
+            self.look_everywhere(volume, now);
         }
+    }
+
+    /// Has a volume looked at on all nodes that need or have it.
+    fn look_everywhere(&mut self, volume: VolumeId, now: Instant) {
+        let nodes = self.known(now).nodes_of(&volume);
+        self.queue.add(volume, nodes);
     }
 
     /// Looks at a CSIDriver, or at its absence.
@@ -267,7 +261,7 @@ impl AttachDetach {
             let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
             held.extend(self.actual.second_volumes_of(name));
             for volume in held {
-                self.queue.add(volume, Scope::All);
+                self.look_everywhere(volume, now);
             }
             if was_foreign || self.actual.foreign(name).is_some() {
                 self.report_foreign(name);
@@ -285,8 +279,10 @@ impl AttachDetach {
                 None => self.attachment_ended(&volume, &node, is_undone, now),
             }
             // 3. It is looked at. Who waits for the end of another party's is not on that node (L13).
-            let scope = if was_exclusive && attached.is_none() { Scope::All } else { Scope::of(&node) };
-            self.queue.add(volume, scope);
+            if was_exclusive && attached.is_none() {
+                self.look_everywhere(volume.clone(), now);
+            }
+            self.queue.add_on(&node, [volume]);
         }
     }
 
@@ -324,20 +320,18 @@ mod tests {
         const NODES: usize = 60;
         let objects = Arc::new(Objects::default());
         let name = |number: usize| NodeName::from(format!("n{number:02}").as_str());
-        for number in 0..NODES {
-            let mut node = Node::default();
-            node.metadata.name = name(number).as_str().into();
-            objects.apply(node);
-        }
         let (now, options) = (Instant::now(), AttachDetachOptions::default());
         let mut controller = AttachDetach::new(objects, options, Clock::new(Timestamp::UNIX_EPOCH, now));
+        for number in 0..NODES {
+            controller.actual.node_mut(&name(number));
+        }
         let (id, last) = (VolumeId::iscsi("p", "i", 0), name(NODES - 1));
         controller.actual.node_volume_mut(&id, &last);
         controller.queue.add_all();
         let room = Room { volumes: NODES, new_volumes: 0, nodes: NODES };
         let mut looked_at = BTreeSet::new();
         for _ in 0..20 {
-            controller.survey(now);
+            controller.survey();
             while let Some(node) = controller.queue.get_node(room) {
                 looked_at.insert(node);
             }
@@ -345,7 +339,7 @@ mod tests {
                 controller.actual.node_volume_mut(&id, &name(0));
             }
         }
-        assert_eq!(controller.queue.get(room), Some((id, Scope::of(&last))));
+        assert_eq!(controller.queue.get(room), Some((id, [last].into())));
     }
 
     #[test]

@@ -30,7 +30,6 @@ pub enum Phase {
 impl Phase {
     /// Those of an operation.
     #[cfg(test)]
-    #[must_use]
     pub fn of(operation: Operation) -> [Self; 4] {
         match operation {
             Operation::Attach => [Self::Queue, Self::Api, Self::Attacher, Self::Publish],
@@ -39,7 +38,6 @@ impl Phase {
     }
 
     /// Value of the label `phase`.
-    #[must_use]
     pub fn label(self) -> &'static str {
         self.into()
     }
@@ -69,7 +67,6 @@ pub struct Progress {
 
 impl Progress {
     /// Where a volume on a node stands that so many pods need.
-    #[must_use]
     pub fn of(node_volume: &NodeVolume, users: usize, waiting: Option<&Waiting>) -> Self {
         let wanted = users > 0;
         let attachment = node_volume.attachment();

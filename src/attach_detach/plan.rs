@@ -22,7 +22,6 @@ use super::{
         multi_attach::Exclusive,
         node_list::{self, NodeStep, NodeView},
         reconciler::{self, VolumeView},
-        scope::Scope,
         verdict::{AttachStep, ConflictingNode, NodeVerdict, Waiting},
     },
     facts::{Fact, Forced, Planned},
@@ -43,10 +42,15 @@ use super::{
 const SEEN_FOR_ONE: usize = 32;
 
 impl AttachDetach {
-    /// Plans a volume on the nodes of the scope, and where it is held if it is exclusive. Returns for how many volumes on
+    /// Plans a volume on these nodes, and where it is held if it is exclusive. Returns for how many volumes on
     /// nodes that was work. The order of the steps is safety: what is known first, then who holds it, then the verdicts, and
     /// each is carried out before anything is reported of it.
-    pub(super) fn plan_volume(&mut self, volume: &VolumeId, scope: Scope, now: Instant) -> usize {
+    pub(super) fn plan_volume(
+        &mut self,
+        volume: &VolumeId,
+        nodes: BTreeSet<NodeName>,
+        now: Instant,
+    ) -> usize {
         self.outbox.planned(Planned::Volume, 1);
         // 1. Attachments that nothing has explained so far may be its.
         self.recognise(volume, now);
@@ -56,8 +60,7 @@ impl AttachDetach {
         let unreadable = unreadable_on(volume, self.known(now));
         let exclusive = Exclusive::of(volume, desired, &self.actual, &unreadable);
         let seen = exclusive.as_ref().map_or(0, |_| self.count_nodes(volume));
-        let scope = self.turn(volume, scope, exclusive.as_ref());
-        let names = self.names(volume, &scope);
+        let names = self.turn(volume, nodes, (exclusive.as_ref(), now));
         // 3. The verdicts.
         let desired = &self.desired;
         let wanted = |node: &NodeName| desired.get(volume, node).is_some();
@@ -73,23 +76,21 @@ impl AttachDetach {
         }
         if makes_way {
             // The nodes that wait for it need no event about it first (L13).
-            return work + self.plan_volume(volume, scope, now);
+            return work + self.plan_volume(volume, names, now);
         }
         // 5. The other nodes hear of it when it is their turn, if it is news to them: what was decided now counts.
-        let is_exclusive = exclusive.is_some();
-        let contends = is_exclusive || scope == Scope::All;
-        let contention = contends.then(|| self.contention(volume, &unreadable, &verdicts));
-        let told = contention.as_ref().filter(|it| is_exclusive && **it != Contention::default());
-        if self.actual.tell(volume, told.cloned().map(Box::new)) && scope != Scope::All {
-            let mut others = self.names(volume, &Scope::All);
+        let contention = match exclusive {
+            Some(_) => self.contention(volume, &unreadable, &verdicts, now),
+            None => Contention::default(),
+        };
+        let told = (contention != Contention::default()).then(|| Box::new(contention.clone()));
+        if self.actual.tell(volume, told) {
+            let mut others = self.known(now).nodes_of(volume);
             others.retain(|name| !verdicts.contains_key(name));
-            // That nobody keeps it from them any more is told where all are judged.
-            let is_free = !is_exclusive && !others.is_empty();
-            let others = if is_free { Scope::All } else { Scope::Nodes(others) };
             self.queue.add_new(volume.clone(), others);
         }
         // 6. Users and operators hear of it.
-        self.report_verdicts(volume, contention.as_ref(), &verdicts, now);
+        self.report_verdicts(volume, &contention, &verdicts, now);
         // 7. What has ended is forgotten, and with it all that was reported and measured of it.
         let desired = &self.desired;
         for node in self.actual.prune(volume, &names, |node| desired.get(volume, node).is_some()) {
@@ -114,22 +115,6 @@ impl AttachDetach {
         self.actual.volume(volume).is_some_and(|state| state.is_exclusive)
     }
 
-    /// The nodes of the scope that need or have the volume.
-    fn names(&self, volume: &VolumeId, scope: &Scope) -> BTreeSet<NodeName> {
-        let (wanted, state) = (self.desired.nodes(volume), self.actual.volume(volume));
-        let is_wanted = |node: &&NodeName| wanted.is_some_and(|wanted| wanted.contains_key(*node));
-        let is_held = |node: &&NodeName| state.is_some_and(|state| state.nodes.contains_key(*node));
-        match scope {
-            Scope::All => {
-                let held = state.into_iter().flat_map(|state| state.nodes.keys());
-                wanted.into_iter().flat_map(LiteMap::keys).chain(held).cloned().collect()
-            }
-            Scope::Nodes(nodes) => {
-                nodes.iter().filter(|node| is_wanted(node) || is_held(node)).cloned().collect()
-            }
-        }
-    }
-
     fn count_nodes(&self, volume: &VolumeId) -> usize {
         self.desired.nodes(volume).map_or(0, LiteMap::len)
             + self.actual.volume(volume).map_or(0, |state| state.nodes.len())
@@ -137,29 +122,27 @@ impl AttachDetach {
 
     /// On which nodes the volume is judged now: those where something happened, and those that matter to all others. If
     /// these are too many for once, the rest has another turn.
-    fn turn(&mut self, volume: &VolumeId, scope: Scope, exclusive: Option<&Exclusive>) -> Scope {
+    fn turn(
+        &mut self,
+        volume: &VolumeId,
+        mut nodes: BTreeSet<NodeName>,
+        (exclusive, now): (Option<&Exclusive>, Instant),
+    ) -> BTreeSet<NodeName> {
         // Who may list an exclusive volume that no pod needs is seen from all its nodes, which are few.
-        let is_unwanted = self.desired.nodes(volume).is_none();
-        let is_all = is_unwanted && self.is_exclusive_by_attachments(volume);
-        let scope = if is_all { Scope::All } else { scope };
-        self.queue.forget(volume, &scope);
-        let mut nodes = match scope {
-            Scope::All if self.count_nodes(volume) <= AT_ONCE => return Scope::All,
-            Scope::All => self.names(volume, &Scope::All),
-            Scope::Nodes(nodes) => nodes,
-        };
-        let rest = nodes.iter().nth(AT_ONCE).cloned().map(|next| nodes.split_off(&next));
-        nodes.extend(exclusive.into_iter().flat_map(Exclusive::leaders).cloned());
-        if let Some(mut rest) = rest {
-            rest.retain(|node| !nodes.contains(node));
-            self.queue.add_new(volume.clone(), Scope::Nodes(rest));
+        if self.desired.nodes(volume).is_none() && self.is_exclusive_by_attachments(volume) {
+            nodes.extend(self.known(now).nodes_of(volume));
         }
-        let scope = Scope::Nodes(nodes);
-        self.queue.forget(volume, &scope);
-        scope
+        let rest = nodes.iter().nth(AT_ONCE).cloned().map(|next| nodes.split_off(&next));
+        self.queue.add_new(volume.clone(), rest.unwrap_or_default());
+        nodes.extend(exclusive.into_iter().flat_map(Exclusive::leaders).cloned());
+        self.queue.forget(volume, &nodes);
+        nodes.retain(|node| {
+            self.desired.get(volume, node).is_some() || self.actual.node_volume(volume, node).is_some()
+        });
+        nodes
     }
 
-    /// What is known of the volume on the nodes of the scope.
+    /// What is known of the volume on these nodes.
     fn view<'a>(
         &'a self,
         volume: &'a VolumeId,
@@ -216,11 +199,12 @@ impl AttachDetach {
         volume: &VolumeId,
         unreadable: &BTreeMap<NodeName, String>,
         verdicts: &BTreeMap<NodeName, NodeVerdict>,
+        now: Instant,
     ) -> Contention {
         let state = self.actual.volume(volume);
         // When the attachment of another party ends, all are looked at that it held up.
         let has_foreign = state.is_some_and(|state| !state.foreign.is_empty());
-        let is_alone = self.count_nodes(volume) <= 2 && self.names(volume, &Scope::All).len() <= 1;
+        let is_alone = self.count_nodes(volume) <= 2 && self.known(now).nodes_of(volume).len() <= 1;
         if is_alone && !has_foreign {
             return Contention::default();
         }
@@ -254,8 +238,10 @@ impl AttachDetach {
         // What is done now. What has no room is judged again when there is room.
         let node_volume = self.actual.node_volume_mut(volume, node);
         match &verdict.step {
-            Some(AttachStep::Create(_)) if !has_room => self.queue.add_new(volume.clone(), Scope::of(node)),
-            Some(_) if !has_room => self.queue.add(volume.clone(), Scope::of(node)),
+            Some(AttachStep::Create(_)) if !has_room => {
+                self.queue.add_new(volume.clone(), [node.clone()].into());
+            }
+            Some(_) if !has_room => self.queue.add(volume.clone(), [node.clone()].into()),
             Some(AttachStep::Create(source)) => {
                 let request = AttachmentRequest::Create(calls::create(volume, node, source));
                 self.send(volume, node, request, now);
@@ -329,7 +315,7 @@ impl AttachDetach {
         //    turn is over, and nothing else may happen for a long time.
         let mut judged = 0;
         for volume in self.catch_up(name, now) {
-            judged += self.plan_volume(&volume, Scope::of(name), now);
+            judged += self.plan_volume(&volume, [name.clone()].into(), now);
         }
         // 2. What is sent to it next.
         let target = ActTarget::Node(name.clone());
@@ -351,24 +337,28 @@ impl AttachDetach {
         );
         // 3. It is sent, or looked at later.
         let node = state.node.clone();
+        let known = node.as_deref().map(|node| node.metadata.resource_version);
         let requests = &mut self.actual.node_mut(name).requests;
         let (call, look_at) = match (step, node) {
-            (NodeStep::UnderWay, _) | (NodeStep::Patch(_), None) => (None, None),
+            (NodeStep::Patch(_), None) => (None, None),
             (NodeStep::Wait(until), _) => {
-                requests.nothing_pends();
+                requests.pending_since = None;
                 (None, until)
             }
-            // The pace moves it with every answer.
-            (NodeStep::Gather { since, due }, _) => (None, requests.gather(since, due, now).then_some(due)),
+            // The pace moves it with every answer: a look too early is repeated.
+            (NodeStep::Gather { since, due }, _) => {
+                requests.pending_since = Some(since);
+                (None, Some(due))
+            }
             (NodeStep::ReadOwner, _) => {
                 let read = self.second_writer.take_read(|known| *known == target);
                 if read.is_some() {
-                    requests.ask();
+                    requests.read(known);
                 }
                 (read.map(|(target, uid)| Call::ReadOwner(target, uid)), None)
             }
             (NodeStep::Read, _) => {
-                requests.read();
+                requests.read(known);
                 (Some(Call::ReadNode(name.clone())), None)
             }
             (NodeStep::Patch(change), Some(node)) => {

@@ -32,7 +32,7 @@ impl AttachDetach {
     pub(super) fn report_verdicts(
         &mut self,
         volume: &VolumeId,
-        contention: Option<&Contention>,
+        contention: &Contention,
         verdicts: &BTreeMap<NodeName, NodeVerdict>,
         now: Instant,
     ) {

@@ -11,7 +11,7 @@ use apiserver::{
     call::CallError,
     events::{Event, EventType, Involved, Novelty},
     ids::{AttachmentName, NodeName, ResourceVersion, Uid},
-    kinds::{Node, VolumeAttachment},
+    kinds::Node,
     unfenced::Unbegun,
 };
 use tokio::time::Instant;
@@ -21,12 +21,9 @@ use super::{
     controller::AttachDetach,
     decide::verdict::Waiting,
     facts::Fact,
-    guard::{
-        second_writer::{ActTarget, is_anothers},
-        unreadable::UnknownNeeds,
-    },
+    guard::{second_writer::ActTarget, unreadable::UnknownNeeds},
     queue::Key,
-    state::actual::{answered::Answered, identification::candidates},
+    state::actual::{NodeVolume, answered::Answered},
 };
 use crate::controller::{
     report::events::EventUpdate,
@@ -167,18 +164,22 @@ impl AttachDetach {
         nodes.filter(|node| !node.is_out_of_service()).map(|node| event(&node)).collect()
     }
 
-    /// Looks at what the watch says of an attachment, before the state takes it. Everything up to the revision `told` was told
-    /// of before those that have changed with it: they come by name.
-    pub(super) fn look_at_attachment(&mut self, name: &AttachmentName, told: ResourceVersion, now: Instant) {
-        let Some(attachment) = self.objects.attachments.get(name) else { return };
+    /// Takes an attachment that the watch tells of. Everything up to the revision `told` was told of before those that have
+    /// changed with it: they come by name. One of a name that we compute, which we did not ask for, is another's. That one of
+    /// ours goes tells of nobody: administrators delete them, in numbers, when a node is lost.
+    pub(super) fn attachment_changed(&mut self, name: &AttachmentName, told: ResourceVersion, now: Instant) {
+        let seen = self.objects.attachments.get(name);
         // A watch may begin again in the past, where what we did ourselves looks like news.
-        if attachment.metadata.resource_version <= told {
-            return;
-        }
-        let about = |attachment: &VolumeAttachment| candidates(&self.objects, attachment);
-        let known = self.actual.node_volume_of(name, &attachment, about);
-        if known.is_some_and(|node_volume| is_anothers(&node_volume, &attachment)) {
-            let target = ActTarget::Attachment(attachment.spec.node_name.clone(), name.clone());
+        let appeared = seen.filter(|seen| {
+            let is_known = self.actual.identity(name).is_some() && !self.actual.is_replaced_by(name, seen);
+            seen.metadata.resource_version > told && !is_known
+        });
+        self.refresh_attachment(name, now);
+        let Some(attachment) = appeared else { return };
+        let Some(identity) = self.actual.identity(name).filter(|identity| identity.ours) else { return };
+        let node_volume = self.actual.node_volume(&identity.volume, &identity.node);
+        if !node_volume.is_some_and(NodeVolume::may_be_made_by_us) {
+            let target = ActTarget::Attachment(identity.node.clone(), name.clone());
             self.note_foreign(&target, &attachment.metadata.uid, now);
         }
     }
@@ -188,7 +189,7 @@ impl AttachDetach {
 mod tests {
     use std::sync::Arc;
 
-    use apiserver::kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod};
+    use apiserver::kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment};
     use serde_json::json;
 
     use super::*;
@@ -196,7 +197,7 @@ mod tests {
         decide::verdict::{NodeVerdict, NodeVolumeView},
         plan::tests::controller,
         state::{
-            actual::{NodeVolume, ReportAsAttached},
+            actual::{AttachmentCall, ReportAsAttached, Uncertain},
             desired::volume_name::{VolumeId, VolumeKind},
         },
     };
@@ -271,6 +272,47 @@ mod tests {
         is_asked_about(attachment("later", 20), true);
         is_asked_about(attachment("and later", 21), true);
         assert!(!is_asked_about(attachment("of the past", 15), true), "the watch began again");
+    }
+
+    #[test]
+    fn s14_only_what_we_did_not_ask_for_is_anothers() {
+        type Case<'a> = (&'a str, Option<&'a str>, &'a dyn Fn(&mut NodeVolume), &'a str, bool);
+        let now = Instant::now();
+        let uncertain =
+            |it: &mut NodeVolume| it.uncertain = Some(Uncertain { until: now, read_absent: false });
+        let asked = |it: &mut NodeVolume| it.call = Some(AttachmentCall::Create);
+        let nothing = |_: &mut NodeVolume| ();
+        // name, the UID that is known, what we asked for, the UID that the watch tells of, whether it is another's
+        let cases: [Case<'_>; 5] = [
+            ("the driver attached it", Some("1"), &nothing, "1", false),
+            ("created by others", None, &nothing, "1", true),
+            ("created by us", None, &asked, "1", false),
+            ("created by us, unanswered", None, &uncertain, "1", false),
+            ("replaced by others", Some("1"), &nothing, "2", true),
+        ];
+        for (case, known, ask, seen, expected) in cases {
+            let (mut controller, node) = controller(now);
+            let volume = VolumeId::csi(&"d".into(), "h");
+            let name = volume.attachment_name(&node);
+            let spec = json!({"csi": {"driver": "d", "volumeHandle": "h"}});
+            let pv = json!({"metadata": {"name": "pv", "uid": "pv", "resourceVersion": "1"}, "spec": spec});
+            controller.objects.apply::<PersistentVolume>(serde_json::from_value(pv).unwrap());
+            let attachment = |uid: &str, revision: &str| -> VolumeAttachment {
+                let spec =
+                    json!({"attacher": "d", "nodeName": node, "source": {"persistentVolumeName": "pv"}});
+                let metadata = json!({"name": name, "uid": uid, "resourceVersion": revision});
+                serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+            };
+            if let Some(known) = known {
+                controller.objects.apply(attachment(known, "8"));
+                controller.refresh_attachment(&name, now);
+            }
+            ask(controller.actual.node_volume_mut(&volume, &node));
+            controller.objects.apply(attachment(seen, "9"));
+            controller.attachment_changed(&name, ResourceVersion(7), now);
+            let target = ActTarget::Attachment(node.clone(), name.clone());
+            assert_eq!(controller.second_writer.has_to_read(&target), expected, "{case}");
+        }
     }
 
     #[test]

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::{
     controller::AttachDetach,
-    decide::scope::Scope,
     facts::Fact,
     guard::force_waits::waits,
+    known::Known,
     state::desired::{populator, volume_name::VolumeId},
 };
 
@@ -87,10 +87,11 @@ impl AttachDetach {
         let held = self.actual.volumes().map(|(volume, _)| volume);
         let volumes = self.desired.volumes().chain(held).map(|volume| (first(volume), volume));
         let volumes: BTreeSet<_> = volumes.map(|(first, volume)| (first.is_none(), first, volume)).collect();
+        let known = Known { objects: &self.objects, desired: &self.desired, actual: &self.actual, now };
         for (.., volume) in volumes {
             match self.actual.volume(volume) {
-                Some(_) => self.queue.add(volume.clone(), Scope::All),
-                None => self.queue.add_new(volume.clone(), Scope::All),
+                Some(_) => self.queue.add(volume.clone(), known.nodes_of(volume)),
+                None => self.queue.add_new(volume.clone(), known.nodes_of(volume)),
             }
         }
     }

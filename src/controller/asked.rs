@@ -37,7 +37,6 @@ pub struct Past {
 
 impl Asked {
     /// From the query of a request.
-    #[must_use]
     pub fn parse(query: Option<&str>) -> Self {
         let mut asked = Self::default();
         for (field, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
@@ -52,7 +51,6 @@ impl Asked {
     }
 
     /// Whether a row with these names is asked for.
-    #[must_use]
     pub fn has(&self, names: &Names) -> bool {
         let is_named =
             |(field, name): &(&str, String)| self.0.get(*field).is_some_and(|values| values.contains(name));
@@ -61,7 +59,6 @@ impl Asked {
 
     /// What happened to the objects that are asked for, under the fields that are of this page; `None` if all rows are
     /// asked for.
-    #[must_use]
     pub fn past(&self, fields: &[&str], history: &History) -> Option<Vec<Past>> {
         if self.is_all() {
             return None;

@@ -21,7 +21,6 @@ pub fn csi_name(plugin: &str) -> Option<&'static str> {
 }
 
 /// The plugin of a source, and the driver that took it over, if one did.
-#[must_use]
 pub fn migrated(source: &InTreeSource) -> Option<(&'static str, &'static str)> {
     let plugin = match source {
         InTreeSource::AwsElasticBlockStore(_) => "kubernetes.io/aws-ebs",

@@ -6,7 +6,6 @@ use apiserver::call::{Request, Verb};
 /// and claims refer to is decided by more than the object that the patch names. So are most phases of a volume or claim:
 /// that a claim or volume is gone, or that a recycler failed. That it is bound or available is not: at the revision that
 /// the patch names it is right under any leader.
-#[must_use]
 pub fn may_be_late(request: &Request) -> bool {
     let target = request.target();
     let is_phase = matches!(target.plural, "persistentvolumes" | "persistentvolumeclaims")

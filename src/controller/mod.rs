@@ -24,27 +24,27 @@
 //! keys in [`keys`], and sends with [`requests`]; one that keeps a finalizer on objects is [`finalizer`].
 //! What is common to all controllers changes here; what two controllers do differently stays with them.
 
-pub mod asked;
-pub mod finalizer;
+pub(crate) mod asked;
+pub(crate) mod finalizer;
 pub mod in_doubt;
-pub mod in_tree;
-pub mod keys;
-pub mod late;
+pub(crate) mod in_tree;
+pub(crate) mod keys;
+pub(crate) mod late;
 #[cfg(test)]
 pub(crate) mod played;
-pub mod quantity;
+pub(crate) mod quantity;
 pub mod queue;
 pub mod report;
 pub mod reporting;
-pub mod requests;
-pub mod retry;
+pub(crate) mod requests;
+pub(crate) mod retry;
 mod runner;
 #[cfg(test)]
 mod runner_tests;
-pub mod second_writer;
-pub mod timers;
-pub mod undone;
-pub mod uses;
+pub(crate) mod second_writer;
+pub(crate) mod timers;
+pub(crate) mod undone;
+pub(crate) mod uses;
 
 use std::collections::BTreeSet;
 

@@ -71,7 +71,6 @@ impl std::str::FromStr for Quantity {
 
 impl Quantity {
     /// As bytes, rounded as a floating point number is.
-    #[must_use]
     pub fn bytes(self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "for gauges, which are of that type")]
         let billionths = self.0 as f64;
@@ -79,7 +78,6 @@ impl Quantity {
     }
 
     /// Whole GiB in this many bytes; none below zero.
-    #[must_use]
     pub fn gibibytes(self) -> u64 {
         let billion = 10_i128.pow(SCALE);
         let bytes = self.0 / billion + i128::from(self.0 % billion > 0);

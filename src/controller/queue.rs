@@ -138,11 +138,6 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// Whether the key is in.
-    pub(crate) fn contains(&self, key: &K) -> bool {
-        self.lane.contains(key)
-    }
-
     /// Whether there is no key.
     pub(crate) fn is_empty(&self) -> bool {
         self.lane.is_empty()

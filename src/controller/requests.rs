@@ -25,7 +25,6 @@ pub struct Requests(Caller);
 
 impl Requests {
     /// With a budget of its own of requests that are under way at once.
-    #[must_use]
     pub fn new(caller: &Caller) -> Self {
         Self(caller.with_own_budget(CALLS))
     }

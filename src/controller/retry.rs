@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use apiserver::backoff::{retry_pause, silence_pause};
+use apiserver::{
+    backoff::{retry_pause, silence_pause},
+    call::CallError,
+};
 use educe::Educe;
 use tokio::time::Instant;
 
@@ -29,25 +32,21 @@ pub struct Retry {
 
 impl Retry {
     /// When the next try is due, if that is in the future.
-    #[must_use]
     pub fn pending(&self, now: Instant) -> Option<Instant> {
         self.at.filter(|at| *at > now)
     }
 
     /// When the next try is or was due, if the last one failed.
-    #[must_use]
     pub fn at(&self) -> Option<Instant> {
         self.at
     }
 
     /// The same, to be tried at once: what it failed for is over.
-    #[must_use]
     pub fn due(self) -> Self {
         Self { at: None, ..self }
     }
 
     /// The same, to be tried then: nothing has failed.
-    #[must_use]
     pub fn until(self, at: Instant) -> Self {
         Self { at: Some(at), ..self }
     }
@@ -58,13 +57,11 @@ impl Retry {
     }
 
     /// Tries in a row that failed or were not answered.
-    #[must_use]
     pub fn tries(&self) -> u32 {
         self.failures.saturating_add(self.silences)
     }
 
     /// What was said of the last failure, of requests that no other controller makes and users wait for.
-    #[must_use]
     pub fn message(&self) -> Option<&Arc<str>> {
         self.message.as_ref()
     }
@@ -74,8 +71,23 @@ impl Retry {
         Self { message: Some(message.into()), ..self }
     }
 
-    /// Notes a failure; `at_least` is what the server asked for.
-    #[must_use]
+    /// Notes why a request failed. It says nothing about the object that a read was not answered, or that the server
+    /// began with no request, or put this one off (L16).
+    pub fn after_error(self, error: &CallError, is_read: bool, now: Instant, jitter: f64) -> Self {
+        match error {
+            // Nothing was tried: it is decided anew when this process may write.
+            CallError::NotLeader => self,
+            CallError::Throttled { after, .. } => {
+                let retry = self.after_silence(now, jitter);
+                Self { at: retry.at.max(Some(now + *after)), ..retry }
+            }
+            CallError::NotSent(_) => self.after_silence(now, jitter),
+            CallError::Unknown(_) if is_read => self.after_silence(now, jitter),
+            _ => self.after_failure(now, jitter, Duration::ZERO),
+        }
+    }
+
+    /// Notes a failure, after which the next try is not due before `at_least`.
     pub fn after_failure(self, now: Instant, jitter: f64, at_least: Duration) -> Self {
         let failures = self.failures.saturating_add(1);
         let at = Some(now + retry_pause(failures, jitter).max(at_least));

@@ -22,7 +22,6 @@ pub struct Undone {
 
 impl Undone {
     /// Undone for the first time: how long it had stood does not matter, as it is repeated at once.
-    #[must_use]
     pub fn once() -> Self {
         Self { times: 1, ..Self::default() }
     }
@@ -59,7 +58,6 @@ impl Undone {
     }
 
     /// Until when it is not repeated.
-    #[must_use]
     pub fn pending(&self, now: Instant) -> Option<Instant> {
         self.again_at.filter(|at| self.written.is_none() && *at > now)
     }

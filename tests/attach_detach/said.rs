@@ -58,7 +58,7 @@ const SHORT: [(EventType, &str, &str, &str); 10] = [
         "Volume \"{}\" is no longer attached elsewhere, after {} s",
         "MultiAttachResolved",
     ),
-    (EventType::Warning, "HeldByNode", "Volume \"{}\" is attached to node \"{}\", {}", "HeldByNode"),
+    (EventType::Warning, "HeldByNode", "Volume \"{}\" is attached to node \"{}\": {}", "HeldByNode"),
     (
         EventType::Warning,
         "FailedDetachVolume",
@@ -68,7 +68,7 @@ const SHORT: [(EventType, &str, &str, &str); 10] = [
     (
         EventType::Warning,
         "NodeStatusRefused",
-        "Volume \"{}\" is attached, but the status of node \"{}\", for which the kubelet waits, cannot be written: {}",
+        "Volume \"{}\" waits: the node's status could not be written and is tried again after a pause: {}",
         "NodeStatusRefused",
     ),
     (

@@ -24,7 +24,6 @@ use crate::{
 };
 
 /// Judges one volume on a node.
-#[must_use]
 pub fn judge(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
     let mut verdict = match (view.kind, view.desired) {
         (VolumeKind::NoOp, _) => no_op::judge(view),

@@ -8,12 +8,15 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::attach_detach::{
-    options::ForcePolicy,
-    state::actual::{
-        ForceReason, NodeVolume,
-        node::{NodeDoubt, NodeState},
+use crate::{
+    attach_detach::{
+        options::ForcePolicy,
+        state::actual::{
+            ForceReason, NodeVolume,
+            node::{NodeDoubt, NodeState},
+        },
     },
+    controller::second_writer::seconds,
 };
 
 /// Why a detach is not forced; printed, what is added to the sentence about the wait.
@@ -30,7 +33,7 @@ pub enum Unforced {
     #[error("; nothing is forced because of time")]
     SwitchedOff,
     /// Not before this.
-    #[error(": it is detached by force at {0}")]
+    #[error(": it is detached by force at {}", seconds(*.0))]
     Until(#[serde(serialize_with = "display")] Timestamp),
 }
 

@@ -8,15 +8,13 @@
 //! * [`no_op`]: the rules for volumes without VolumeAttachment: iSCSI, Fibre Channel
 //! * [`force`]: detach from a node that does not answer: the six minutes, KCM's `maxWaitForUnmountDuration`
 //! * [`node_list`]: `node.status.volumesAttached` as it should be, and the patch
-//! * [`scope`]: which nodes of a volume are judged
 
-pub mod contention;
-pub mod csi;
+pub(super) mod contention;
+pub(super) mod csi;
 pub(super) mod detach;
-pub mod force;
+pub(crate) mod force;
 pub mod multi_attach;
 pub(super) mod no_op;
-pub mod node_list;
+pub(super) mod node_list;
 pub mod reconciler;
-pub mod scope;
 pub mod verdict;

@@ -66,12 +66,8 @@ impl Exclusive {
     ) -> Option<Self> {
         let desired_nodes = desired_nodes?;
         let state = actual.volume(volume);
-        let node_volumes = state.into_iter().flat_map(|state| &state.nodes);
-        let ours =
-            node_volumes.filter(|(name, node_volume)| node_volume.holds(desired_nodes.contains_key(*name)));
-        let ours = ours.map(|(name, _)| name);
-        let foreign = state.into_iter().flat_map(|state| state.foreign.values());
-        let mut holders: Vec<NodeName> = ours.chain(foreign).cloned().collect();
+        let holders = state.into_iter().flat_map(|state| state.holders(Some(desired_nodes)));
+        let mut holders: Vec<NodeName> = holders.cloned().collect();
         holders.sort_by_cached_key(|name| (desired_nodes.contains_key(name), name.clone()));
         holders.dedup();
         let of_another = actual.nodes_with_another_of_its_name(volume).cloned().collect();

@@ -16,7 +16,6 @@ use crate::attach_detach::state::{
 };
 
 /// Judges one volume on a node of such a volume.
-#[must_use]
 pub(in crate::attach_detach) fn judge(view: &NodeVolumeView<'_>) -> NodeVerdict {
     match view.desired {
         Some(desired) => wanted(view, desired),

@@ -53,8 +53,6 @@ pub struct NodeView<'a> {
 /// What is sent to a node next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeStep {
-    /// Nothing before the request under way is answered.
-    UnderWay,
     /// Nothing; the node is looked at then, also if nothing happens.
     Wait(Option<Instant>),
     /// Nothing: the change waits for others of the same node.
@@ -73,12 +71,11 @@ pub enum NodeStep {
 }
 
 /// What is sent to a node next. Pure.
-#[must_use]
 pub fn next(view: &NodeView<'_>, now: Instant) -> NodeStep {
     let NodeView { state, volumes, .. } = view;
     let requests = &state.requests;
     if requests.is_under_way() {
-        return NodeStep::UnderWay;
+        return NodeStep::Wait(None);
     }
     if let Some(at) = requests.retry.pending(now) {
         return NodeStep::Wait(Some(at));
@@ -101,54 +98,34 @@ pub fn next(view: &NodeView<'_>, now: Instant) -> NodeStep {
     if let Some(at) = node.and_then(|node| requests.repeats_at(node, &change.list, now)) {
         return if detach_waits { NodeStep::Read } else { NodeStep::Wait(Some(at)) };
     }
-    let since = requests.pending_since().unwrap_or(now);
-    let due = change.due(&Gathering {
-        pending_since: since,
-        last_patch: requests.last_patch,
-        window: view.window,
-        more_to_come: !detach_waits && volumes.iter().any(|(_, node_volume)| node_volume.is_on_its_way()),
-        puts_back: volumes.iter().any(|(_, node_volume)| node_volume.put_back),
-    });
+    let since = requests.pending_since.unwrap_or(now);
+    let more_to_come = !detach_waits && volumes.iter().any(|(_, node_volume)| node_volume.is_on_its_way());
+    let due = change.due(since, requests.last_patch, view.window, more_to_come);
     if now < due { NodeStep::Gather { since, due } } else { NodeStep::Patch(change) }
 }
 
-/// What says how long a change may wait for others of the same node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gathering {
-    /// Since when there has been something to write.
-    pub pending_since: Instant,
-    /// When the last patch of the node was sent.
-    pub last_patch: Option<Instant>,
-    /// How far apart the patches of one node are at present
-    /// ([`Pace::window`](crate::attach_detach::dispatcher::Pace::window)).
-    pub window: Duration,
-    /// Whether volumes are on their way to the node and no detach waits.
-    pub more_to_come: bool,
-    /// Whether something is put back that was taken off for a detach which is not to be: it may be mounted.
-    pub puts_back: bool,
-}
-
 impl ListChange {
-    /// When to write the change. What takes something off waits for nothing but the patch that is under way: a detach
-    /// waits for it. So does what is alone: the last patch of its node is long past, and nothing else is on its way
-    /// there. Under load an attached volume waits for as long as keeps the patches of its node apart, because the next
-    /// one is not far.
-    pub(crate) fn due(&self, gathering: &Gathering) -> Instant {
-        let Gathering { pending_since, last_patch, window, .. } = *gathering;
-        if gathering.puts_back || self.removes {
-            return pending_since;
+    /// When to write the change, which waits since then. What takes something off waits for nothing but the patch that is
+    /// under way: a detach waits for it. So does what is alone: the last patch of its node is long past, and nothing else
+    /// is on its way there. Under load an attached volume waits for as long as keeps the patches of its node apart
+    /// ([`Pace::window`](crate::attach_detach::dispatcher::Pace::window)), because the next one is not far.
+    fn due(
+        &self,
+        since: Instant,
+        last_patch: Option<Instant>,
+        window: Duration,
+        more_to_come: bool,
+    ) -> Instant {
+        if self.removes {
+            return since;
         }
-        let apart = last_patch.map_or(pending_since, |last| pending_since.max(last + window));
-        if !gathering.more_to_come {
-            return apart;
-        }
-        apart.max(pending_since + window.max(WINDOW))
+        let apart = last_patch.map_or(since, |last| since.max(last + window));
+        if more_to_come { apart.max(since + window.max(WINDOW)) } else { apart }
     }
 }
 
 /// The change that `volumesAttached` needs, if any. Entries that no report is about, those of other
 /// plugins among them, stay as they are.
-#[must_use]
 pub fn change<'a>(
     node: &Node,
     reports: impl Iterator<Item = (&'a VolumeId, ReportAsAttached)>,
@@ -184,7 +161,6 @@ pub fn change<'a>(
 }
 
 /// The patch that makes `volumesAttached` this list.
-#[must_use]
 pub fn patch(node: &Node, list: &[AttachedVolume]) -> Request {
     // An empty list is written as null, as KCM does: the field is `omitempty`.
     let value = if list.is_empty() { json!(null) } else { json!(list) };
@@ -256,7 +232,7 @@ mod tests {
         let settles_at = answered.in_doubt_until();
         let refused = CallError::Refused { code: 403, message: "no".to_owned() };
         let nothing = |_: &mut NodeRequests| {};
-        let under_way = NodeRequests::ask;
+        let under_way = |requests: &mut NodeRequests| requests.read(None);
         let outdated = NodeRequests::outdate;
         let failed = |requests: &mut NodeRequests| requests.failed(&refused, &answered);
         let in_doubt =
@@ -271,7 +247,7 @@ mod tests {
         let cases: [(&str, Do<'_>, ReportAsAttached, bool, bool, bool, &str); 12] = [
             ("nothing", &nothing, ReportAsAttached::Yes, false, false, false, "wait"),
             ("a change", &nothing, ReportAsAttached::No, false, false, false, "patch"),
-            ("one at a time", &under_way, ReportAsAttached::No, true, false, true, "under way"),
+            ("one at a time", &under_way, ReportAsAttached::No, true, false, true, "wait"),
             ("L16 a pause holds all", &both, ReportAsAttached::No, true, false, true, "look again"),
             ("S14 who wrote it, first", &outdated, ReportAsAttached::No, false, false, true, "read owner"),
             ("S14 stood off", &nothing, ReportAsAttached::No, false, true, false, "wait"),
@@ -301,7 +277,6 @@ mod tests {
                 window: Duration::ZERO,
             };
             let step = match next(&view, now) {
-                NodeStep::UnderWay => "under way",
                 NodeStep::Wait(None) => "wait",
                 NodeStep::Wait(Some(_)) => "look again",
                 NodeStep::Gather { .. } => "gather",
@@ -317,30 +292,24 @@ mod tests {
     fn l4_alone_a_change_waits_for_nothing_and_under_load_for_those_of_its_node() {
         const MS: Duration = Duration::from_millis(1);
         let start = Instant::now() + MS * 1_000;
-        // name, detach, more to come, puts back, last patch ms ago, window ms, waits ms
+        // name, detach, more to come, last patch ms ago, window ms, waits ms
         let cases = [
-            ("a lone volume", false, false, false, None, 30, 0),
-            ("a lone volume of a busy server", false, false, false, None, 500, 0),
-            ("long after the last", false, false, false, Some(501), 500, 0),
-            ("soon after the last", false, false, false, Some(100), 500, 400),
-            ("with others on their way", false, true, false, None, 0, 25),
-            ("the same, and the server is busy", false, true, false, None, 500, 500),
-            ("the same, soon after the last", false, true, false, Some(10), 500, 500),
-            ("a lone detach", true, false, false, None, 500, 0),
-            ("a detach waits for no attach", true, true, false, None, 500, 0),
-            ("a detach soon after the last", true, true, false, Some(100), 500, 0),
-            ("an idle server", true, false, false, Some(40), 30, 0),
-            ("S2 what is put back", false, true, true, Some(10), 500, 0),
+            ("a lone volume", false, false, None, 30, 0),
+            ("a lone volume of a busy server", false, false, None, 500, 0),
+            ("long after the last", false, false, Some(501), 500, 0),
+            ("soon after the last", false, false, Some(100), 500, 400),
+            ("with others on their way", false, true, None, 0, 25),
+            ("the same, and the server is busy", false, true, None, 500, 500),
+            ("the same, soon after the last", false, true, Some(10), 500, 500),
+            ("a lone detach", true, false, None, 500, 0),
+            ("a detach waits for no attach", true, true, None, 500, 0),
+            ("a detach soon after the last", true, true, Some(100), 500, 0),
+            ("an idle server", true, false, Some(40), 30, 0),
         ];
-        for (name, removes, more_to_come, puts_back, last, window, expected) in cases {
-            let gathering = Gathering {
-                pending_since: start,
-                last_patch: last.map(|ago| start - MS * ago),
-                window: MS * window,
-                more_to_come,
-                puts_back,
-            };
-            let due = ListChange { list: Vec::new(), removes, volumes: 1 }.due(&gathering);
+        for (name, removes, more_to_come, last, window, expected) in cases {
+            let change = ListChange { list: Vec::new(), removes, volumes: 1 };
+            let last_patch = last.map(|ago| start - MS * ago);
+            let due = change.due(start, last_patch, MS * window, more_to_come);
             assert_eq!(due - start, MS * expected, "{name}");
         }
     }

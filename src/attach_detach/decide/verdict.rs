@@ -26,7 +26,7 @@ use crate::{
             desired::{AttachSource, DesiredAttachment, volume_name::VolumeKind},
         },
     },
-    controller::retry::Retry,
+    controller::{retry::Retry, second_writer::seconds},
 };
 
 /// What is known of one volume on a node when it is judged.
@@ -196,7 +196,7 @@ pub enum Waiting {
         until: Timestamp,
     },
     /// For the grace after a restore of etcd to end: until then nothing is detached (E11).
-    #[error("etcd was restored from a backup: nothing is detached until {until}")]
+    #[error("etcd was restored from a backup: nothing is detached until {}", seconds(*until))]
     RestoreGrace {
         /// When it ends.
         until: Timestamp,
@@ -248,24 +248,25 @@ fn unmounted(unforced: Unforced) -> String {
     match unforced {
         Unforced::NodeReady => "the node's kubelet has not unmounted the volume".to_owned(),
         Unforced::Distrusted(NodeDoubt::New(until)) => {
-            let until = until.map(|until| format!("; at {until} it is believed")).unwrap_or_default();
+            let until =
+                until.map(|until| format!("; at {} it is believed", seconds(until))).unwrap_or_default();
             format!(
                 "the node's object is new, and that it does not list the volume in use proves nothing yet{until}"
             )
         }
         Unforced::Distrusted(NodeDoubt::AnotherMachine(None)) => format!("{ANOTHER_MACHINE}: {BY_TAINT}"),
         Unforced::Distrusted(NodeDoubt::AnotherMachine(Some(at))) => {
-            format!("{ANOTHER_MACHINE}: it is detached by force at {at}")
+            format!("{ANOTHER_MACHINE}: it is detached by force at {}", seconds(at))
         }
         unforced => format!("the node is not Ready and its kubelet has not unmounted the volume{unforced}"),
     }
 }
 
 /// What is said of the machine that a node had before.
-pub const ANOTHER_MACHINE: &str =
+const ANOTHER_MACHINE: &str =
     "another machine has the node's name, and the one before it may still use the volume";
 /// What ends that where time may not.
-pub const BY_TAINT: &str = "only the taint node.kubernetes.io/out-of-service on the node detaches it";
+const BY_TAINT: &str = "only the taint node.kubernetes.io/out-of-service on the node detaches it";
 
 fn because(message: Option<&str>) -> String {
     message.map(|message| format!(": {message}")).unwrap_or_default()

@@ -4,7 +4,7 @@
 //! * [`second_writer`]: what shows another attach/detach controller
 //! * [`force_waits`], [`wait_note`]: how long volumes have waited on nodes that are not Ready, carried by the lease
 
-pub mod force_waits;
+pub(crate) mod force_waits;
 pub mod second_writer;
-pub mod unreadable;
+pub(crate) mod unreadable;
 pub mod wait_note;

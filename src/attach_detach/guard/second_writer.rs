@@ -1,19 +1,12 @@
-//! Second writer: what shows another attach/detach controller (S14): writes that only this one should make. Pure.
+//! Second writer: what shows another attach/detach controller (S14): the writes that only this one should make.
 //!
-//! In: what the watch says of an attachment, against what we have asked for ourselves. Out: the acts of others. What
-//! follows from them is decided in [`crate::controller::second_writer`]. Of lists,
-//! [`crate::attach_detach::state::actual::node_requests`] tells.
+//! Of attachments, `stand_off` tells, which sees them as they come; of lists,
+//! [`crate::attach_detach::state::actual::node_requests`]. What follows is decided in [`crate::controller::second_writer`].
 
-use apiserver::{
-    ids::{AttachmentName, NodeName},
-    kinds::VolumeAttachment,
-};
+use apiserver::ids::{AttachmentName, NodeName};
 use derive_more::Display;
 
-use crate::{
-    attach_detach::state::actual::{AttachmentCall, NodeVolume},
-    controller::second_writer::{self, OwnedField, Role},
-};
+use crate::controller::second_writer::{self, OwnedField, Role};
 
 /// `volumesAttached` of a node changed after we had written it.
 const LIST_CHANGED: &str = "node_list_changed";
@@ -62,56 +55,6 @@ impl second_writer::WrittenObject for ActTarget {
         match self {
             Self::Node(_) => LIST_CHANGED,
             Self::Attachment(..) => CREATED,
-        }
-    }
-}
-
-/// Whether an attachment that was not known on the node appeared there without our having asked for it. That one of ours goes
-/// tells of nobody: administrators delete them, in numbers, when a node is lost.
-pub(in crate::attach_detach) fn is_anothers(node_volume: &NodeVolume, attachment: &VolumeAttachment) -> bool {
-    let is_asked = node_volume.call == Some(AttachmentCall::Create) || node_volume.uncertain.is_some();
-    !is_asked && node_volume.uid() != Some(&attachment.metadata.uid)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use tokio::time::Instant;
-
-    use super::*;
-    use crate::attach_detach::state::actual::Uncertain;
-
-    fn attachment(uid: &str) -> VolumeAttachment {
-        let mut attachment = VolumeAttachment::default();
-        attachment.metadata.uid = uid.into();
-        attachment
-    }
-
-    #[test]
-    fn s14_only_what_we_did_not_ask_for_is_foreign() {
-        let [one, other] = [attachment("1"), attachment("2")];
-        let with = |known: Option<&VolumeAttachment>, change: fn(&mut NodeVolume)| {
-            let mut node_volume = NodeVolume::default();
-            if let Some(known) = known {
-                node_volume.observe_attachment(Arc::new(known.clone()));
-            }
-            change(&mut node_volume);
-            node_volume
-        };
-        let uncertain = |node_volume: &mut NodeVolume| {
-            node_volume.uncertain = Some(Uncertain { until: Instant::now(), read_absent: false });
-        };
-        let asked = |node_volume: &mut NodeVolume| node_volume.call = Some(AttachmentCall::Create);
-        let cases = [
-            ("the driver attached it", with(Some(&one), |_| ()), &one, false),
-            ("created by others", with(None, |_| ()), &one, true),
-            ("created by us", with(None, asked), &one, false),
-            ("created by us, unanswered", with(None, uncertain), &one, false),
-            ("replaced by others", with(Some(&one), |_| ()), &other, true),
-        ];
-        for (name, node_volume, seen, expected) in cases {
-            assert_eq!(is_anothers(&node_volume, seen), expected, "{name}");
         }
     }
 }

@@ -12,7 +12,6 @@ use apiserver::{
     tables::Objects,
     wire::AttachmentNames,
 };
-use litemap::LiteMap;
 
 use crate::attach_detach::{
     known::Known,
@@ -31,15 +30,14 @@ use crate::attach_detach::{
 /// that cannot be read, for all nodes.
 pub(in crate::attach_detach) fn unreadable_on(
     volume: &VolumeId,
-    Known { objects, desired, actual, .. }: Known<'_>,
+    known: Known<'_>,
 ) -> BTreeMap<NodeName, String> {
+    let Known { objects, actual, .. } = known;
     let mut blocked = BTreeMap::new();
     if objects.nodes.unreadable_count() + objects.attachments.unreadable_count() == 0 {
         return blocked;
     }
-    let held = actual.volume(volume).into_iter().flat_map(|state| state.nodes.keys());
-    let nodes: BTreeSet<NodeName> =
-        desired.nodes(volume).into_iter().flat_map(LiteMap::keys).chain(held).cloned().collect();
+    let nodes = known.nodes_of(volume);
     let unreadable = nodes.iter().filter(|node| objects.unreadable::<Node>(node).is_some());
     blocked.extend(unreadable.map(|node| (node.clone(), format!("node/{node}"))));
     // Nothing but its status tells which volumes without attachments a node has.

@@ -103,7 +103,7 @@ fn a_detach_waits_for_nobody() {
 
 /// When patches are sent while the volumes of a node change one after the other and the server is busy. Each
 /// patch is answered at once.
-fn patches(report_as_attached: ReportAsAttached, put_back: bool) -> Vec<u64> {
+fn patches(report_as_attached: ReportAsAttached) -> Vec<u64> {
     let start = Instant::now();
     let (mut controller, node) = controller(start);
     let moments = || (0..=1_000).step_by(50);
@@ -118,9 +118,7 @@ fn patches(report_as_attached: ReportAsAttached, put_back: bool) -> Vec<u64> {
     }
     let mut sent_at = Vec::new();
     for at in moments() {
-        let handle = at.to_string();
-        publish(&mut controller, &handle, report_as_attached);
-        controller.actual.node_volume_mut(&volume(&handle), &node).put_back = put_back;
+        publish(&mut controller, &at.to_string(), report_as_attached);
         controller.dispatcher.pace = Pace::default();
         (0..100).for_each(|_| controller.dispatcher.pace.note(Duration::from_millis(30)));
         let now = start + Duration::from_millis(at);
@@ -135,20 +133,14 @@ fn patches(report_as_attached: ReportAsAttached, put_back: bool) -> Vec<u64> {
             let result = Ok(Answer::Node(answer));
             controller.answered((sent, call), result, now, 0.5);
         }
-        controller.actual.node_volume_mut(&volume(&handle), &node).put_back = false;
     }
     sent_at
 }
 
 #[test]
 fn under_load_what_is_attached_to_a_node_shares_patches_and_a_detach_waits_for_none() {
-    assert_eq!(patches(ReportAsAttached::Yes, false), [0, 400, 800]);
-    assert_eq!(patches(ReportAsAttached::No, false).len(), 21);
-}
-
-#[test]
-fn s2_what_is_put_back_waits_for_nobody_under_load() {
-    assert_eq!(patches(ReportAsAttached::Yes, true).len(), 21);
+    assert_eq!(patches(ReportAsAttached::Yes), [0, 400, 800]);
+    assert_eq!(patches(ReportAsAttached::No).len(), 21);
 }
 
 #[test]

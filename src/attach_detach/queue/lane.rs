@@ -8,62 +8,43 @@ use std::{
     iter,
 };
 
-use apiserver::ids::NodeName;
+use apiserver::{ids::NodeName, tables::give_back_room};
 
-use crate::{
-    attach_detach::{decide::scope::Scope, state::desired::volume_name::VolumeId},
-    controller::queue::Queue,
-};
+use crate::{attach_detach::state::desired::volume_name::VolumeId, controller::queue::Queue};
 
-/// Volumes in order, each with its scope.
+/// Volumes in order, each with its nodes.
 #[derive(Clone, Debug, Default)]
 pub struct VolumeLane {
     pub volumes: Queue<VolumeId>,
-    /// The nodes of those that are not to be looked at on all.
     pub nodes: HashMap<VolumeId, BTreeSet<NodeName>>,
 }
 
 impl VolumeLane {
-    /// Whether a volume is to be looked at on all its nodes.
-    pub fn is_whole(&self, volume: &VolumeId) -> bool {
-        self.volumes.contains(volume) && !self.nodes.contains_key(volume)
-    }
-
     /// Adds a volume on these nodes.
-    pub fn push(&mut self, volume: VolumeId, scope: Scope) {
-        match scope {
-            Scope::All => {
-                self.nodes.remove(&volume);
-            }
-            Scope::Nodes(_) if self.is_whole(&volume) => return,
-            Scope::Nodes(nodes) => self.nodes.entry(volume.clone()).or_default().extend(nodes),
-        }
+    pub fn push(&mut self, volume: VolumeId, nodes: impl IntoIterator<Item = NodeName>) {
+        self.nodes.entry(volume.clone()).or_default().extend(nodes);
         self.volumes.push(volume);
     }
 
-    /// Takes the oldest volume, with at most so many nodes unless it is to be looked at on all.
-    pub fn pop(&mut self, most: usize) -> Option<(VolumeId, Scope)> {
+    /// Takes the oldest volume, with at most so many nodes.
+    pub fn pop(&mut self, most: usize) -> Option<(VolumeId, BTreeSet<NodeName>)> {
         let volume = self.volumes.pop()?;
-        let Some(mut nodes) = self.nodes.remove(&volume) else { return Some((volume, Scope::All)) };
+        let mut nodes = self.nodes.remove(&volume).unwrap_or_default();
+        give_back_room(&mut self.nodes);
         let turn = iter::from_fn(|| nodes.pop_first()).take(most).collect();
         if !nodes.is_empty() {
-            self.push(volume.clone(), Scope::Nodes(nodes));
+            self.push(volume.clone(), nodes);
         }
-        Some((volume, Scope::Nodes(turn)))
+        Some((volume, turn))
     }
 
     /// Takes a volume out of turn on these nodes.
-    pub fn forget(&mut self, volume: &VolumeId, scope: &Scope) {
-        if let Scope::Nodes(done) = scope {
-            let Some(nodes) = self.nodes.get_mut(volume) else { return };
-            for node in done {
-                nodes.remove(node);
-            }
-            if !nodes.is_empty() {
-                return;
-            }
+    pub fn forget(&mut self, volume: &VolumeId, done: &BTreeSet<NodeName>) {
+        let Some(nodes) = self.nodes.get_mut(volume) else { return };
+        nodes.retain(|node| !done.contains(node));
+        if nodes.is_empty() {
+            self.nodes.remove(volume);
+            self.volumes.forget(volume);
         }
-        self.nodes.remove(volume);
-        self.volumes.forget(volume);
     }
 }

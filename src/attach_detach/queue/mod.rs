@@ -10,22 +10,18 @@ mod survey;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use apiserver::{
-    ids::{DriverName, NodeName, Uid},
-    tables::Objects,
-};
+use apiserver::ids::{DriverName, NodeName, Uid};
 use tokio::time::Instant;
 
 use super::{
-    decide::scope::Scope,
     dispatcher::Room,
     guard::second_writer::ActTarget,
     state::{actual::ActualState, desired::volume_name::VolumeId},
 };
 use crate::{controller::queue::Queue, metrics::QueueCounts};
 use lane::VolumeLane;
+pub use survey::AT_ONCE;
 use survey::Survey;
-pub use survey::{AT_ONCE, Surveyed};
 
 /// What is looked at when it is time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,30 +78,26 @@ impl WorkQueue {
         [volumes, self.nodes.take_counts()]
     }
 
-    /// Adds a volume with which something has begun.
-    pub fn add(&mut self, volume: VolumeId, scope: Scope) {
-        self.new.forget(&volume, &scope);
-        self.begun.push(volume, scope);
+    /// Adds a volume on nodes where something has begun with it.
+    pub fn add(&mut self, volume: VolumeId, nodes: BTreeSet<NodeName>) {
+        self.new.forget(&volume, &nodes);
+        self.begun.push(volume, nodes);
     }
 
-    /// Adds a volume with which nothing may have begun yet.
-    pub fn add_new(&mut self, volume: VolumeId, scope: Scope) {
-        if self.begun.is_whole(&volume) {
-            return;
+    /// Adds a volume on nodes where nothing may have begun with it yet.
+    pub fn add_new(&mut self, volume: VolumeId, mut nodes: BTreeSet<NodeName>) {
+        if let Some(begun) = self.begun.nodes.get(&volume) {
+            nodes.retain(|node| !begun.contains(node));
         }
-        let scope = match (scope, self.begun.nodes.get(&volume)) {
-            (Scope::Nodes(nodes), Some(begun)) => Scope::Nodes(nodes.difference(begun).cloned().collect()),
-            (scope, _) => scope,
-        };
-        if !matches!(&scope, Scope::Nodes(nodes) if nodes.is_empty()) {
-            self.new.push(volume, scope);
+        if !nodes.is_empty() {
+            self.new.push(volume, nodes);
         }
     }
 
     /// Adds volumes with which something happened on a node.
     pub fn add_on(&mut self, node: &NodeName, volumes: impl IntoIterator<Item = VolumeId>) {
         for volume in volumes {
-            self.add(volume, Scope::of(node));
+            self.add(volume, [node.clone()].into());
         }
     }
 
@@ -132,7 +124,7 @@ impl WorkQueue {
     }
 
     /// Takes the volume whose turn it is, with as many nodes as there is room, for each may need a request.
-    pub fn get(&mut self, room: Room) -> Option<(VolumeId, Scope)> {
+    pub fn get(&mut self, room: Room) -> Option<(VolumeId, BTreeSet<NodeName>)> {
         let begun = if room.volumes > 0 { self.begun.pop(room.volumes) } else { None };
         if begun.is_some() || room.new_volumes == 0 {
             return begun;
@@ -146,9 +138,9 @@ impl WorkQueue {
     }
 
     /// Takes a volume out of turn on these nodes.
-    pub fn forget(&mut self, volume: &VolumeId, scope: &Scope) {
-        self.begun.forget(volume, scope);
-        self.new.forget(volume, scope);
+    pub fn forget(&mut self, volume: &VolumeId, nodes: &BTreeSet<NodeName>) {
+        self.begun.forget(volume, nodes);
+        self.new.forget(volume, nodes);
     }
 
     /// A turn is over. What it has left, and there is room for, has another one at once.
@@ -182,9 +174,9 @@ impl WorkQueue {
         self.survey.begin();
     }
 
-    /// Takes some of what is yet to be looked at of all there is, unless some of that is left: there was no room for it.
-    pub fn survey(&mut self, objects: &Objects, actual: &ActualState) -> Vec<Surveyed> {
-        if self.has_more_to_survey() { self.survey.next(objects, actual) } else { Vec::new() }
+    /// Takes some nodes of those that are yet to be looked at, unless volumes of some are left: there was no room for them.
+    pub fn survey(&mut self, actual: &ActualState) -> Vec<NodeName> {
+        if self.has_more_to_survey() { self.survey.next(actual) } else { Vec::new() }
     }
 
     /// Whether there is more to look at, and what was added before is planned.
@@ -203,28 +195,28 @@ mod tests {
         VolumeId::csi(&DriverName::from("d"), &number.to_string())
     }
 
-    fn nodes(names: &str) -> Scope {
-        Scope::Nodes(names.split(' ').map(NodeName::from).collect())
+    fn nodes(names: &str) -> BTreeSet<NodeName> {
+        names.split(' ').map(NodeName::from).collect()
     }
 
-    fn order(queue: &mut WorkQueue, most: usize) -> Vec<(VolumeId, Scope)> {
+    fn order(queue: &mut WorkQueue, most: usize) -> Vec<(VolumeId, BTreeSet<NodeName>)> {
         iter::from_fn(|| queue.get(Room { volumes: most, new_volumes: most, nodes: 0 })).collect()
     }
 
     fn begin(queue: &mut WorkQueue, numbers: &[u32]) {
         for number in numbers {
-            queue.add(volume(*number), Scope::All);
+            queue.add(volume(*number), nodes("a"));
         }
     }
 
     fn come(queue: &mut WorkQueue, numbers: &[u32]) {
         for number in numbers {
-            queue.add_new(volume(*number), Scope::All);
+            queue.add_new(volume(*number), nodes("a"));
         }
     }
 
-    fn whole(numbers: &[u32]) -> Vec<(VolumeId, Scope)> {
-        numbers.iter().map(|number| (volume(*number), Scope::All)).collect()
+    fn on_one(numbers: &[u32]) -> Vec<(VolumeId, BTreeSet<NodeName>)> {
+        numbers.iter().map(|number| (volume(*number), nodes("a"))).collect()
     }
 
     #[test]
@@ -232,22 +224,22 @@ mod tests {
         let mut queue = WorkQueue::default();
         come(&mut queue, &[1, 2, 3, 1]);
         begin(&mut queue, &[9, 8, 9, 2]);
-        assert_eq!(order(&mut queue, 1), whole(&[9, 8, 2, 1, 3]));
+        assert_eq!(order(&mut queue, 1), on_one(&[9, 8, 2, 1, 3]));
         // What was new and has begun keeps no second place, in either order.
         come(&mut queue, &[1, 2, 3]);
         begin(&mut queue, &[3, 1]);
         come(&mut queue, &[3, 4]);
-        assert_eq!(order(&mut queue, 1), whole(&[3, 1, 2, 4]));
+        assert_eq!(order(&mut queue, 1), on_one(&[3, 1, 2, 4]));
     }
 
     #[test]
     fn l15_a_volume_has_a_turn_for_so_many_nodes_and_then_others_have_theirs() {
         let mut queue = WorkQueue::default();
         queue.add_new(volume(1), nodes("a b c d e"));
-        queue.add_new(volume(2), Scope::All);
+        queue.add_new(volume(2), nodes("g"));
         queue.add_new(volume(1), nodes("f"));
         let turn = |number, names: &str| (volume(number), nodes(names));
-        assert_eq!(order(&mut queue, 4), [turn(1, "a b c d"), (volume(2), Scope::All), turn(1, "e f")]);
+        assert_eq!(order(&mut queue, 4), [turn(1, "a b c d"), turn(2, "g"), turn(1, "e f")]);
     }
 
     #[test]
@@ -257,14 +249,9 @@ mod tests {
         queue.add(volume(1), nodes("b"));
         queue.add_new(volume(1), nodes("b"));
         assert_eq!(order(&mut queue, 9), [(volume(1), nodes("b")), (volume(1), nodes("a c"))]);
-        queue.add_new(volume(1), nodes("a"));
-        queue.add(volume(1), Scope::All);
         queue.add(volume(1), nodes("a"));
         queue.add_new(volume(1), nodes("b"));
-        assert_eq!(order(&mut queue, 9), whole(&[1]));
-        queue.add(volume(1), nodes("a"));
-        queue.add_new(volume(1), nodes("b"));
-        queue.forget(&volume(1), &Scope::All);
+        queue.forget(&volume(1), &nodes("a b"));
         assert_eq!(order(&mut queue, 9), []);
     }
 
@@ -284,11 +271,11 @@ mod tests {
         assert_eq!(queue.take_counts()[0], counted(3, &[], 3));
         queue.at(second(5));
         queue.get(Room { volumes: 1, new_volumes: 0, nodes: 0 }).unwrap();
-        queue.forget(&volume(1), &Scope::All);
+        queue.forget(&volume(1), &nodes("a"));
         assert_eq!(queue.take_counts()[0], counted(0, &[2, 5], 1));
         queue.at(second(9));
         come(&mut queue, &[1]);
-        assert_eq!(order(&mut queue, 1), whole(&[2, 1]));
+        assert_eq!(order(&mut queue, 1), on_one(&[2, 1]));
         assert_eq!(queue.take_counts()[0], counted(1, &[9, 0], 0));
     }
 
@@ -297,8 +284,8 @@ mod tests {
         type Fill = fn(&mut WorkQueue, VolumeId);
         let (now, volume) = (Instant::now(), VolumeId::csi(&"d".into(), "h"));
         let room = |volumes, new_volumes, nodes| Room { volumes, new_volumes, nodes };
-        let begun: Fill = |queue, volume| queue.add(volume, Scope::All);
-        let new: Fill = |queue, volume| queue.add_new(volume, Scope::All);
+        let begun: Fill = |queue, volume| queue.add(volume, nodes("a"));
+        let new: Fill = |queue, volume| queue.add_new(volume, nodes("a"));
         let node: Fill = |queue, _| queue.add_node("n1".into());
         let survey: Fill = |queue, _| queue.add_all();
         let cases = [
@@ -337,6 +324,6 @@ mod tests {
         let volume = VolumeId::csi(&"d".into(), "h");
         queue.add_at(second(4), Key::NodeVolume(volume.clone(), "n1".into()));
         assert_eq!(queue.add_due(second(4)), None);
-        assert_eq!(queue.get(room), Some((volume, Scope::of(&"n1".into()))));
+        assert_eq!(queue.get(room), Some((volume, nodes("n1"))));
     }
 }

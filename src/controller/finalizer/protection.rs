@@ -48,7 +48,6 @@ pub struct Protection<K: Protected> {
 
 impl<K: Protected> Protection<K> {
     /// The controller over the shared tables.
-    #[must_use]
     pub fn new(objects: Arc<Objects>) -> Self {
         Self {
             objects,

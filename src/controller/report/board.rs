@@ -64,7 +64,6 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
     }
 
     /// Everything that waits.
-    #[must_use]
     pub fn waits(&self) -> BTreeMap<K, Wait<R>> {
         self.standing().waits.clone()
     }

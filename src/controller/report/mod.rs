@@ -14,10 +14,10 @@
 //! memory of each key ([`board`], [`gauges`], [`page`]), and what changed ([`reporter`]). Nothing that is decided rests on it.
 //! Reason codes are CamelCase, and the same in events, logs, metrics and pages; once published they keep their meaning (L18).
 
-pub mod board;
+pub(crate) mod board;
 pub mod events;
-pub mod gauges;
-pub mod page;
+pub(crate) mod gauges;
+pub(crate) mod page;
 pub mod reporter;
 #[cfg(test)]
 mod tests;

@@ -192,7 +192,6 @@ impl<T: WrittenObject> SecondWriters<T> {
     }
 
     /// That a controller of our role is at work: the last write of it that was seen. Until then nothing is taken away.
-    #[must_use]
     pub fn signal(&self) -> Option<&ForeignWrite> {
         self.signal.as_ref()
     }

@@ -118,7 +118,6 @@ impl Teller {
 }
 
 /// A time as users get to see it.
-#[must_use]
 pub fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

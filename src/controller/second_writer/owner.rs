@@ -29,7 +29,6 @@ pub enum Owner {
 
 impl Owner {
     /// The one of these managers that matters most.
-    #[must_use]
     pub fn of(managers: &[String]) -> Self {
         let controller = managers.iter().find(|manager| CONTROLLERS.contains(&manager.as_str()));
         match (controller, managers.first()) {
@@ -50,7 +49,6 @@ impl Owner {
     }
 
     /// The manager, if it is known.
-    #[must_use]
     pub fn manager(&self) -> Option<&str> {
         match self {
             Self::Controller(name) | Self::Other(name) => Some(name),

@@ -56,14 +56,6 @@ impl<K: Eq + Hash, V> Parts<K, V> {
         self.parts.iter().map(RwLock::write)
     }
 
-    /// The keys of one part, in no order; none behind the last.
-    pub(super) fn keys_in(&self, number: usize) -> Option<Vec<K>>
-    where
-        K: Clone,
-    {
-        self.parts.get(number).map(|part| part.read().keys().cloned().collect())
-    }
-
     /// How many values there are.
     pub(super) fn len(&self) -> usize {
         self.each().map(|part| part.len()).sum()

@@ -119,12 +119,6 @@ impl<T: Narrow> Table<T> {
         self.objects.each().flat_map(|part| part.keys().cloned().collect::<Vec<_>>()).collect()
     }
 
-    /// The keys of so many of them, in no order, for a walk through all in many turns: `None` behind the last.
-    #[must_use]
-    pub fn keys_in(&self, part: usize) -> Option<Vec<T::Key>> {
-        self.objects.keys_in(part)
-    }
-
     /// Looks at every object, in no order. While it does, `look` must not touch the table.
     pub fn for_each(&self, mut look: impl FnMut(&T)) {
         for part in self.objects.each() {

@@ -31,21 +31,14 @@ impl Answered {
     }
 
     /// The pause after a request that failed, with what an event says of it, if one does.
-    #[must_use]
     pub fn failed(&self, retry: Retry, error: &CallError) -> Retry {
-        let asked_pause = match error {
-            CallError::Throttled { after, .. } => *after,
-            _ => Duration::ZERO,
-        };
-        if error.is_of_all() {
+        if let CallError::Throttled { after, .. } = error
+            && error.is_of_all()
+        {
             // Nothing was tried: it is decided anew when the pause of all requests is over (S15).
-            return if asked_pause.is_zero() { retry } else { retry.until(self.now + asked_pause) };
+            return retry.until(self.now + *after);
         }
-        let retry = match error {
-            // It says nothing about the object (L16).
-            CallError::NotSent(_) => self.silent(retry),
-            _ => retry.after_failure(self.now, self.jitter, asked_pause),
-        };
+        let retry = retry.after_error(error, false, self.now, self.jitter);
         let is_meant =
             error.is_certain() && !matches!(error, CallError::Throttled { .. } | CallError::NotSent(_));
         let is_recorded = is_meant || retry.tries() >= RECORDED_FAILURES;
@@ -58,7 +51,6 @@ impl Answered {
     }
 
     /// The pause after a read without an answer.
-    #[must_use]
     pub fn silent(&self, retry: Retry) -> Retry {
         retry.after_silence(self.now, self.jitter)
     }
@@ -102,6 +94,9 @@ mod tests {
         }
         let unsent = || CallError::NotSent("no 100 Continue".to_owned());
         let retry = (0..9).fold(Retry::default(), |retry, _| answered.failed(retry, &unsent()));
+        assert!(retry.failures() == 0 && retry.at() <= Some(now + Duration::from_secs(4)), "L16 {retry:?}");
+        let put_off = || CallError::Throttled { after: Duration::from_secs(1), message: "busy".to_owned() };
+        let retry = (0..9).fold(Retry::default(), |retry, _| answered.failed(retry, &put_off()));
         assert!(retry.failures() == 0 && retry.at() <= Some(now + Duration::from_secs(4)), "L16 {retry:?}");
         let pause = answered.failed(Retry::default(), &throttled()).at();
         assert!(pause >= Some(now + after), "S40 no earlier than the server asked for");

@@ -6,7 +6,7 @@
 //! waits for an object that does. Where name and source speak of different volumes, as after a
 //! PersistentVolume was made anew, which one the driver has attached is not known: both count as attached.
 
-use std::{borrow::Cow, collections::BTreeSet, iter, mem, sync::Arc};
+use std::{collections::BTreeSet, iter, mem, sync::Arc};
 
 use apiserver::{
     ids::{AttachmentName, NodeName, VolumeName},
@@ -228,19 +228,6 @@ impl ActualState {
     /// may be about something else.
     pub(crate) fn is_replaced_by(&self, name: &AttachmentName, attachment: &VolumeAttachment) -> bool {
         self.identities.get(name).is_some_and(|identity| identity.uid != attachment.metadata.uid)
-    }
-
-    /// The volume on the node that a VolumeAttachment of ours is about, also if it is yet to be taken.
-    pub(crate) fn node_volume_of(
-        &self,
-        name: &AttachmentName,
-        attachment: &VolumeAttachment,
-        candidates: impl FnOnce(&VolumeAttachment) -> Candidates,
-    ) -> Option<Cow<'_, NodeVolume>> {
-        let known = self.identities.get(name).filter(|_| !self.is_replaced_by(name, attachment)).cloned();
-        let identity = known.or_else(|| identify(attachment, candidates(attachment)))?;
-        let node_volume = self.node_volume(&identity.volume, &identity.node);
-        identity.ours.then(|| node_volume.map_or_else(Cow::default, Cow::Borrowed))
     }
 
     /// Of a VolumeAttachment that is not ours: the volume it holds, if that is known, and its node.

@@ -9,13 +9,13 @@
 //! * `state`: all volumes on all nodes; what VolumeAttachments (`attachments`, `unidentified`) and nodes (`nodes`) say of
 //!   them, and what a new leader takes over (`inheritance`)
 
-pub mod answered;
+pub(crate) mod answered;
 mod answers;
 mod attachments;
 pub(in crate::attach_detach) mod identification;
 mod inheritance;
-pub mod node;
-pub mod node_requests;
+pub(crate) mod node;
+pub(crate) mod node_requests;
 mod node_volume;
 mod nodes;
 mod state;

@@ -60,7 +60,6 @@ impl NodeState {
 
     /// Whether its volumes are the controller's business. KCM: a node stays managed once it was seen so; its annotation
     /// is only waited for (attach_detach_controller.go, nodeUpdate).
-    #[must_use]
     pub(in crate::attach_detach) fn is_managed(&self) -> bool {
         self.is_managed
     }
@@ -122,7 +121,6 @@ impl NodeState {
     }
 
     /// See [`NodeRequests::is_changed_by_others`].
-    #[must_use]
     pub(in crate::attach_detach) fn is_changed_by_others(&self, node: &Node, is_fenced: bool) -> bool {
         self.node.as_ref().is_some_and(|known| self.requests.is_changed_by_others(known, node, is_fenced))
     }
@@ -146,13 +144,11 @@ impl NodeState {
     }
 
     /// Whether the node's list says that the volume is in use, or cannot be believed that it is not.
-    #[must_use]
     pub(in crate::attach_detach) fn uses(&self, volume: &VolumeId) -> bool {
         self.node.as_ref().is_none_or(|node| node.uses(volume.as_str())) || self.distrusted.contains(volume)
     }
 
     /// Why a volume that the node's list does not show counts as in use: until when, if time ends that.
-    #[must_use]
     pub(in crate::attach_detach) fn doubts(
         &self,
         volume: &VolumeId,

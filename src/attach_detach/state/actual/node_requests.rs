@@ -6,6 +6,7 @@
 use std::{mem, sync::Arc};
 
 use apiserver::{
+    backoff::undone_pause,
     call::CallError,
     ids::{ResourceVersion, Uid},
     kinds::{AttachedVolume, Node},
@@ -21,7 +22,10 @@ pub struct NodeRequests {
     /// At most one patch or read is under way, so that answers come in the order of requests.
     is_under_way: bool,
     sight: Freshness,
-    pending: Option<Pending>,
+    /// Since when something has waited to be written, in case more comes.
+    pub pending_since: Option<Instant>,
+    /// The revision at which the node was known when the last read was sent.
+    known: Option<ResourceVersion>,
     /// When the last patch was sent.
     pub last_patch: Option<Instant>,
     own_list: Option<OwnList>,
@@ -48,14 +52,6 @@ enum Freshness {
         /// The revision that a patch named when it was refused for that.
         refused: Option<ResourceVersion>,
     },
-}
-
-/// Something waits to be written, in case more comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pending {
-    since: Instant,
-    /// When that is looked at again, at the latest.
-    look_at: Instant,
 }
 
 /// What a patch of ours asked the list to be.
@@ -85,11 +81,6 @@ impl NodeRequests {
             Freshness::Newest => None,
             Freshness::Outdated { refused } => refused,
         }
-    }
-
-    /// Since when something has waited to be written, in case more comes.
-    pub(crate) fn pending_since(&self) -> Option<Instant> {
-        self.pending.map(|pending| pending.since)
     }
 
     /// Whether no earlier patch of ours can land any more.
@@ -153,33 +144,16 @@ impl NodeRequests {
         settles
     }
 
-    /// A change waits for others until then. Returns whether the node has to be looked at then: a look too early is
-    /// repeated, and none may be late.
-    pub fn gather(&mut self, since: Instant, due: Instant, now: Instant) -> bool {
-        let known = self.pending.map(|pending| pending.look_at).filter(|at| now < *at && *at <= due);
-        self.pending = Some(Pending { since, look_at: known.unwrap_or(due) });
-        known.is_none()
-    }
-
-    /// There is nothing to write.
-    pub fn nothing_pends(&mut self) {
-        self.pending = None;
-    }
-
-    /// A read is sent that says nothing of what is to be written.
-    pub fn ask(&mut self) {
+    /// A read is sent when the node was known at that revision: until its answer nothing is written.
+    pub fn read(&mut self, known: Option<ResourceVersion>) {
         self.is_under_way = true;
-    }
-
-    /// A read is sent, since there is nothing to write.
-    pub fn read(&mut self) {
-        self.ask();
-        self.nothing_pends();
+        self.pending_since = None;
+        self.known = known;
     }
 
     /// A patch is sent that makes this the list of that node object.
     pub fn patch(&mut self, node: Uid, list: Vec<AttachedVolume>, now: Instant) {
-        self.read();
+        self.read(None);
         self.last_patch = Some(now);
         self.undone.sent(now);
         let landed = self.own_list.as_ref().filter(|own| own.node == node).and_then(|own| own.landed);
@@ -223,13 +197,17 @@ impl NodeRequests {
         }
     }
 
-    /// The node was read at this revision. Returns why that is no success, if it is none: the revision was the
-    /// newest, and the next patch would be refused like the last.
+    /// The node was read at this revision. Returns why that is no success, if it is none: the next patch would be refused like
+    /// the last; or the answer is older than what was known when it was asked for, as after a restore of etcd, and nothing of
+    /// it counts.
     pub fn was_read(&mut self, revision: ResourceVersion) -> Option<CallError> {
         let refused = self.refused();
         self.sight = Freshness::Newest;
         if refused == Some(revision) {
             return Some(CallError::Conflict("refused at the newest revision".to_owned()));
+        }
+        if self.known > Some(revision) {
+            return Some(CallError::Conflict("the answer is older than what was known".to_owned()));
         }
         if self.is_settled() {
             // A patch that was not answered is a failure until one is.
@@ -246,9 +224,13 @@ impl NodeRequests {
         self.retry = answered.silent(mem::take(&mut self.retry));
     }
 
-    /// A request failed.
+    /// A request failed. All volumes of the node wait, so they wait no longer than for a list that is undone each time (S46),
+    /// unless the server asks for more.
     pub fn failed(&mut self, error: &CallError, answered: &Answered) {
-        self.retry = answered.failed(mem::take(&mut self.retry), error);
+        let retry = answered.failed(mem::take(&mut self.retry), error);
+        let longest = answered.now + undone_pause(u32::MAX, answered.jitter);
+        let is_too_long = retry.at() > Some(longest) && !matches!(error, CallError::Throttled { .. });
+        self.retry = if is_too_long { retry.until(longest) } else { retry };
     }
 
     /// A live read that was sent then was answered. Returns whether that settles a patch of unknown outcome: the
@@ -333,8 +315,11 @@ mod tests {
         assert_eq!(requests.refused(), Some(REVISION));
         assert!(requests.was_read(REVISION).is_some(), "the next patch would be refused like the last");
         assert!(!requests.is_outdated());
-        requests.patch_refused(REVISION);
-        assert_eq!(requests.was_read(ResourceVersion(6)), None);
+        for (known, is_older) in [(5, false), (6, false), (7, true)] {
+            requests.patch_refused(REVISION);
+            requests.read(Some(ResourceVersion(known)));
+            assert_eq!(requests.was_read(ResourceVersion(6)).is_some(), is_older, "E11 known at {known}");
+        }
     }
 
     #[test]
@@ -351,21 +336,6 @@ mod tests {
             requests.was_read(REVISION);
             assert_eq!(requests.retry.pending(now).is_none(), ends, "{error}");
         }
-    }
-
-    #[test]
-    fn a_look_too_early_is_repeated_and_none_is_late() {
-        let start = Instant::now();
-        let ms = |ms| start + Duration::from_millis(ms);
-        // due, seen when, whether a look is to be planned
-        let cases = [(25, 0, true), (40, 10, false), (40, 25, true), (35, 30, true), (35, 31, false)];
-        let mut requests = NodeRequests::default();
-        for (due, now, expected) in cases {
-            assert_eq!(requests.gather(start, ms(due), ms(now)), expected, "due at {due}, seen at {now}");
-        }
-        assert_eq!(requests.pending_since(), Some(start));
-        requests.read();
-        assert_eq!(requests.pending_since(), None);
     }
 
     #[test]

@@ -50,8 +50,6 @@ pub struct NodeVolume {
     pub undone: Option<Box<Undone>>,
     /// What the node's status should say of the volume.
     pub report_as_attached: ReportAsAttached,
-    /// Whether it was taken off the node's list for a detach that is not to be, and is to be listed again.
-    pub put_back: bool,
     /// Whether the machine that may have the volume was given up: another one bears the node's name.
     pub given_up: bool,
     /// Why the detach under way was forced, if it was.
@@ -225,6 +223,11 @@ impl NodeVolume {
             || self.report_as_attached == ReportAsAttached::Yes
     }
 
+    /// Whether we have asked for its attachment, and it may come of that.
+    pub(in crate::attach_detach) fn may_be_made_by_us(&self) -> bool {
+        self.call == Some(AttachmentCall::Create) || self.uncertain.is_some()
+    }
+
     /// Whether its kubelet may have the volume: one that reports in use what it never was given announces a pod.
     pub(super) fn may_be_had(&self) -> bool {
         self.known.is_some() || self.mount != Mount::No || self.may_be_given()
@@ -234,8 +237,7 @@ impl NodeVolume {
     /// for it as they do, and two that wait for each other would wait for ever.
     pub(crate) fn holds(&self, is_wanted: bool) -> bool {
         self.known.is_some()
-            || self.uncertain.is_some()
-            || self.call == Some(AttachmentCall::Create)
+            || self.may_be_made_by_us()
             || self.is_listed()
             || self.is_mounted(is_wanted)
             || self.may_be_listed
@@ -420,9 +422,6 @@ impl NodeVolume {
         unpublishes: bool,
         last: Sequence,
     ) -> bool {
-        let is_missing = report_as_attached == ReportAsAttached::Yes && !self.is_listed();
-        let is_taken_back = self.unpublishing != Unpublishing::None && !unpublishes;
-        self.put_back = is_missing && (is_taken_back || self.put_back);
         self.report_as_attached = report_as_attached;
         if !unpublishes {
             self.unpublishing = Unpublishing::None;

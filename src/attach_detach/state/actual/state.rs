@@ -5,7 +5,10 @@
 //! a restart or needs to: all of it is read back from the API objects, and what only this process
 //! knows (a request in flight, an outcome unknown) errs on the side of "attached".
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
+};
 
 use apiserver::{
     ids::{AttachmentName, NodeName, VolumeName},
@@ -22,7 +25,10 @@ use super::{
 };
 use crate::attach_detach::{
     decide::contention::Contention,
-    state::{desired::volume_name::VolumeId, make_room_for_one},
+    state::{
+        desired::{DesiredAttachment, volume_name::VolumeId},
+        make_room_for_one,
+    },
 };
 
 /// One volume on all its nodes.
@@ -40,11 +46,23 @@ pub struct VolumeState {
     pub told: Option<Box<Contention>>,
 }
 
+impl VolumeState {
+    /// Nodes where it is, or may be, attached, whichever writer attached it; pods need it on the `desired` ones.
+    pub(in crate::attach_detach) fn holders<'a>(
+        &'a self,
+        desired: Option<&'a LiteMap<NodeName, DesiredAttachment>>,
+    ) -> impl Iterator<Item = &'a NodeName> {
+        let is_wanted = move |name| desired.is_some_and(|desired| desired.contains_key(name));
+        let ours = self.nodes.iter().filter(move |(name, node_volume)| node_volume.holds(is_wanted(*name)));
+        ours.map(|(name, _)| name).chain(self.foreign.values())
+    }
+}
+
 /// All volumes, nodes and attachments.
 #[derive(Clone, Debug, Default)]
 pub struct ActualState {
     pub(super) volumes: HashMap<VolumeId, VolumeState>,
-    pub(super) nodes: HashMap<NodeName, NodeState>,
+    pub(super) nodes: BTreeMap<NodeName, NodeState>,
     pub(super) identities: HashMap<AttachmentName, AttachmentIdentity>,
     /// The PersistentVolumes that identified attachments name.
     pub(super) sources: Relation<VolumeName, AttachmentName>,
@@ -68,6 +86,14 @@ impl ActualState {
     /// All nodes of which something is known.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &NodeState)> {
         self.nodes.iter()
+    }
+
+    /// The nodes behind a place in their order.
+    pub(in crate::attach_detach) fn nodes_behind(
+        &self,
+        place: Bound<NodeName>,
+    ) -> impl Iterator<Item = &NodeName> {
+        self.nodes.range((place, Bound::Unbounded)).map(|(name, _)| name)
     }
 
     /// A node.

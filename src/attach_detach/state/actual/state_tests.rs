@@ -88,7 +88,7 @@ fn s1_a_list_may_say_so_until_no_patch_of_ours_can_land() {
         actual.node_volume_mut(&volume, &node).may_be_listed = true;
         let requests = &mut actual.node_mut(&node).requests;
         if is_busy {
-            requests.ask();
+            requests.read(None);
         }
         if let Some(patch) = unsettled {
             requests.in_doubt = Some(patch);
@@ -242,30 +242,6 @@ fn s12_an_attachment_of_another_name_holds_its_volume_but_is_not_ours() {
     actual.observe_attachment(&name, None, |_| Candidates::default(), NOW);
     actual.prune(&volume, &[node.clone()].into(), |_| false);
     assert!(actual.volume(&volume).is_none());
-}
-
-#[test]
-fn s2_what_is_listed_again_after_a_withdrawal_is_put_back_until_it_is_listed() {
-    let since = Unpublishing::Since(Sequence(1));
-    // name, unpublishing before, put back before, listed, what is to be reported, unpublishes, is put back
-    let cases = [
-        ("an attach", Unpublishing::None, false, false, ReportAsAttached::Yes, false, false),
-        ("in use after all", since.clone(), false, false, ReportAsAttached::Yes, false, true),
-        ("judged again", Unpublishing::None, true, false, ReportAsAttached::Yes, false, true),
-        ("listed", Unpublishing::None, true, true, ReportAsAttached::Yes, false, false),
-        ("not taken off yet", since.clone(), false, true, ReportAsAttached::Yes, false, false),
-        ("being unpublished", since, false, false, ReportAsAttached::No, true, false),
-        ("unpublished anew", Unpublishing::None, true, false, ReportAsAttached::No, true, false),
-    ];
-    for (name, unpublishing, put_back, listed, report_as_attached, unpublishes, expected) in cases {
-        let mut node_volume = NodeVolume { listed, unpublishing, put_back, ..NodeVolume::default() };
-        node_volume.publish(report_as_attached, unpublishes, Sequence(1));
-        assert_eq!(
-            (node_volume.report_as_attached, node_volume.put_back),
-            (report_as_attached, expected),
-            "{name}"
-        );
-    }
 }
 
 #[test]
