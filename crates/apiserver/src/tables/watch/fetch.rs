@@ -1,4 +1,4 @@
-//! The requests of a reflector: pages of lists, watches, reads of one object, each with a deadline.
+//! The requests of a reflector: pages of lists, and watches, each with a deadline.
 //!
 //! In: a path with its query. Out: a [`Page`] of a list part by part, a [`Stream`] of events, or [`Trouble`].
 //! Each request counts in `rest_client_*`; how long it takes to open a watch is not measured there, as with client-go.
@@ -6,7 +6,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Collected, Limited};
 use kube::{Client, client::Body};
@@ -28,13 +27,13 @@ use crate::{
 pub(super) const PAGE_DEADLINE: Duration = Duration::from_mins(1);
 /// How long a watch may take to open: the server answers before it looks for events.
 const OPEN_DEADLINE: Duration = Duration::from_secs(10);
-/// Most of a page or an object that is held at once, in bytes: many objects of the largest size that etcd takes, and
+/// Most of a page that is held at once, in bytes: many objects of the largest size that etcd takes, and
 /// far less than a container has.
 const LARGEST_BODY: usize = 64 << 20;
 /// Largest body of a refusal, in bytes: only its beginning is shown.
 const LARGEST_REFUSAL: usize = 64 << 10;
 
-/// Why a list, a watch or a read has no result.
+/// Why a list or a watch has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Trouble {
     /// The server said no.
@@ -162,24 +161,6 @@ impl Fetcher {
         result
     }
 
-    /// Reads one object.
-    ///
-    /// # Errors
-    /// See [`Trouble`].
-    pub async fn get(&self, uri: &str) -> Result<(Encoding, Bytes), Trouble> {
-        let started = Instant::now();
-        let result = timeout(PAGE_DEADLINE, async {
-            let response = self.send(uri, self.accept.single()).await?;
-            let encoding = encoding(&response)?;
-            let body = Limited::new(response.into_body(), LARGEST_BODY).collect().await;
-            let body = body.map_err(|error| Trouble::Broken(error_chain(&*error)))?;
-            Ok::<_, Trouble>((encoding, body.to_bytes()))
-        });
-        let result = result.await.unwrap_or(Err(Trouble::Late(PAGE_DEADLINE)));
-        count(&self.metrics, result.as_ref().map(|(_, body)| body.len()), started);
-        result
-    }
-
     /// Asks for the revision of now, at a quorum.
     ///
     /// # Errors
@@ -237,7 +218,7 @@ impl Fetcher {
     }
 }
 
-/// Counts a list or a read: its answer with so many bytes, or why there is none.
+/// Counts a list: its answer with so many bytes, or why there is none.
 fn count(metrics: &ApiMetrics, result: Result<usize, &Trouble>, started: Instant) {
     let code = code(result.map(|_| ()));
     metrics.sent(&Method::GET, 0);

@@ -454,7 +454,7 @@ async fn settle_suspects<T: Stored>(fetcher: Fetcher, objects: Arc<Objects>) -> 
 }
 
 async fn settle<T: Stored>(fetcher: &Fetcher, suspect: &Suspect<T>) -> Option<Regression> {
-    let (encoding, body) = fetcher.get(&T::path(&suspect.key)).await.ok()?;
+    let (encoding, body) = fetcher.get(&T::path(&suspect.key), PAGE_DEADLINE).await.ok()?;
     let head = encoding.head(&body).ok()?;
     suspect.judge(&head.uid?, head.resource_version?)
 }
