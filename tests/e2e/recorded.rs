@@ -126,9 +126,7 @@ const EVERYWHERE: &[Different] = &[
 ];
 
 /// Where nothing acts.
-const ALONE: &[Different] = &[
-    ("claim-provisioner", "sc/never", "Blocked ProvisionerNotSeen", CLASS_ALONE),
-];
+const ALONE: &[Different] = &[("claim-provisioner", "sc/never", "Blocked ProvisionerNotSeen", CLASS_ALONE)];
 
 /// At rest, where kube-controller-manager's loops rule.
 const RULED: &[Different] = &[

@@ -8,7 +8,7 @@
 use std::{collections::hash_map::Entry, sync::atomic::Ordering};
 
 use super::{
-    regression::{Regression, Suspect},
+    regression::Regression,
     table::{FinalState, Row, Table},
     unreadable::Unreadable,
 };
@@ -172,11 +172,6 @@ impl<T: Narrow> Table<T> {
         }
         changed.extend(self.sweep(&listing));
         changed
-    }
-
-    /// Waits for an object of which an answer was older than what was known. Cancel safe.
-    pub async fn suspect(&self) -> Suspect<T> {
-        self.suspicion.next().await
     }
 }
 

@@ -120,19 +120,6 @@ fn e11_an_answer_after_the_revision_of_the_list_proves_nothing() {
     assert_eq!(table.sweep(&list), []);
 }
 
-#[tokio::test]
-async fn e11_an_old_answer_is_suspect_and_only_a_later_read_proves() {
-    let table = Table::default();
-    table.apply(class("a", "1", 25));
-    table.observe_response(class("a", "2", 20));
-    table.observe_response(class("a", "1", 25));
-    table.observe_response(class("a", "1", 20));
-    let suspect = table.suspect().await;
-    assert_eq!((&suspect.key, suspect.known), (&"a".into(), ResourceVersion(25)));
-    let judge = |uid: &str, revision| suspect.judge(&uid.into(), ResourceVersion(revision)).is_some();
-    assert_eq!([judge("1", 20), judge("1", 25), judge("1", 26), judge("2", 20)], [true, false, false, false]);
-}
-
 #[test]
 fn s42_an_object_that_cannot_be_read_keeps_what_was_known_and_says_so_until_it_can() {
     let table = Table::default();

@@ -23,7 +23,7 @@ pub mod watch;
 pub use change_set::ChangeSet;
 pub use listing::Listing;
 pub use objects::{ALWAYS, KindStatus, Objects, Stored, Told};
-pub use regression::{Regression, Suspect};
+pub use regression::Regression;
 pub use relation::Relation;
 pub use room::give_back_room;
 pub use table::{FinalState, Table};

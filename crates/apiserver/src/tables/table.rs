@@ -20,7 +20,7 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 
-use super::{counters::Counters, parts::Parts, regression::Suspicion, unreadable::Unreadable};
+use super::{counters::Counters, parts::Parts, unreadable::Unreadable};
 use crate::{ids::ResourceVersion, kinds::Narrow};
 
 /// Objects of one kind.
@@ -34,8 +34,6 @@ pub struct Table<T: Narrow> {
     final_states: OnceLock<Mutex<BTreeMap<T::Key, FinalState<T>>>>,
     /// Objects whose newest revision cannot be read. Hardly ever any.
     pub(super) unreadable: RwLock<BTreeMap<T::Key, Unreadable>>,
-    /// An answer that is older than what was known: see [`super::regression`].
-    pub(super) suspicion: Suspicion<T>,
     /// Up to here everything has been told.
     observed: AtomicU64,
     /// Number of the last list.
@@ -67,7 +65,6 @@ impl<T: Narrow> Clone for Table<T> {
             counters: Counters::default(),
             final_states: self.final_states.get().map_or_else(OnceLock::new, copy),
             unreadable: RwLock::new(self.unreadable.read().clone()),
-            suspicion: Suspicion::default(),
             observed: AtomicU64::new(self.observed.load(Ordering::Acquire)),
             generation: AtomicU32::new(self.generation.load(Ordering::Acquire)),
         }
@@ -225,11 +222,7 @@ impl<T: Narrow> Table<T> {
         }
         match self.objects.write(&key).entry(key) {
             Entry::Occupied(mut present) => {
-                let known = present.get().object.metadata();
-                if known.resource_version >= revision {
-                    if known.resource_version > revision && known.uid == object.metadata().uid {
-                        self.suspicion.raise(object.key(), &known.uid, known.resource_version);
-                    }
+                if present.get().object.metadata().resource_version >= revision {
                     return false;
                 }
                 let was_unreadable = self.is_cured(present.key(), revision);

@@ -27,7 +27,7 @@ async fn a_watch_that_opens_and_delivers_nothing_leaves_the_kind_blind_until_one
         ("it cannot be opened", vec![Answer::Silence], [false, true, true, true], 60),
     ];
     for (name, watches, expected, most) in cases {
-        let stage = stage(vec![Answer::Page(20, "", vec![class("a", 10)])], watches, vec![]);
+        let stage = stage(vec![Answer::Page(20, "", vec![class("a", 10)])], watches);
         let mut blind = Vec::new();
         for pause in [5, 75, 20, 200] {
             stage.pass(Duration::from_secs(pause)).await;
@@ -41,7 +41,7 @@ async fn a_watch_that_opens_and_delivers_nothing_leaves_the_kind_blind_until_one
 #[tokio::test(start_paused = true)]
 async fn a_server_that_froze_leaves_the_kind_blind_until_it_can_be_watched_again() {
     let lists = vec![Answer::Page(20, "", vec![])];
-    let stage = stage(lists, vec![open(vec![]), Answer::Silence], vec![]);
+    let stage = stage(lists, vec![open(vec![]), Answer::Silence]);
     let blind = || stage.objects.statuses().iter().any(|(_, status)| status.blind_since.is_some());
     stage.pass(Duration::from_secs(80)).await;
     assert!(!blind(), "it was opened anew a moment ago");

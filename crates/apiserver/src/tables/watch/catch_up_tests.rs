@@ -39,7 +39,7 @@ impl Stage {
 #[tokio::test(start_paused = true)]
 async fn s19_a_bookmark_or_event_at_the_revision_of_now_proves_that_nothing_is_missing() {
     for told in [bookmark(30), event("MODIFIED", &class("c1", 31))] {
-        let stage = stage(vec![large(), now(30)], vec![idle(), open(vec![told])], vec![]);
+        let stage = stage(vec![large(), now(30)], vec![idle(), open(vec![told])]);
         stage.objects_listed().await;
         assert_eq!(stage.catches_up_within(5).await, Some(0));
         let asked = stage.asked();
@@ -51,7 +51,7 @@ async fn s19_a_bookmark_or_event_at_the_revision_of_now_proves_that_nothing_is_m
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_is_not_behind_is_left_alone() {
-    let stage = stage(vec![large(), now(30)], vec![open(vec![bookmark(30)])], vec![]);
+    let stage = stage(vec![large(), now(30)], vec![open(vec![bookmark(30)])]);
     stage.objects_listed().await;
     stage.pass(Duration::from_secs(1)).await;
     assert_eq!(stage.catches_up_within(5).await, Some(0));
@@ -60,8 +60,7 @@ async fn a_watch_that_is_not_behind_is_left_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_is_about_to_bring_it_is_not_closed() {
-    let stage =
-        stage(vec![large(), now(30)], vec![Answer::Later(event("MODIFIED", &class("c1", 30)))], vec![]);
+    let stage = stage(vec![large(), now(30)], vec![Answer::Later(event("MODIFIED", &class("c1", 30)))]);
     stage.objects_listed().await;
     stage.pass(Answer::LATER.mul_f64(0.98)).await;
     assert_eq!(stage.catches_up_within(5).await, Some(0));
@@ -72,7 +71,7 @@ async fn a_watch_that_is_about_to_bring_it_is_not_closed() {
 async fn a_kind_of_one_page_is_listed() {
     let lists =
         vec![Answer::Page(20, "", vec![class("a", 10)]), now(30), Answer::Page(33, "", vec![class("b", 32)])];
-    let stage = stage(lists, vec![idle()], vec![]);
+    let stage = stage(lists, vec![idle()]);
     stage.objects_listed().await;
     stage.pass(Duration::from_secs(2)).await;
     assert_eq!(stage.catches_up_within(5).await, Some(0));
@@ -84,7 +83,7 @@ async fn a_kind_of_one_page_is_listed() {
 #[tokio::test(start_paused = true)]
 async fn l14_what_is_large_to_list_is_not_listed_because_few_of_it_are_kept() {
     let gone = (0..10).map(|number| event("DELETED", &class(&format!("c{number}"), 21))).collect();
-    let stage = stage(vec![large(), now(30)], vec![open(gone), open(vec![bookmark(30)])], vec![]);
+    let stage = stage(vec![large(), now(30)], vec![open(gone), open(vec![bookmark(30)])]);
     stage.objects_listed().await;
     stage.pass(Duration::from_secs(1)).await;
     assert!(stage.names().len() < FEW);
@@ -101,8 +100,7 @@ async fn what_a_watch_cannot_prove_is_listed() {
         vec![idle(), Answer::Error(410, "Expired", 0)],
         vec![idle(), Answer::Watch(vec![bookmark(25)], false), short()],
     ] {
-        let stage =
-            stage(vec![large(), now(30), Answer::Page(30, "", vec![class("c", 28)])], watches, vec![]);
+        let stage = stage(vec![large(), now(30), Answer::Page(30, "", vec![class("c", 28)])], watches);
         stage.objects_listed().await;
         assert!(stage.catches_up_within(5).await.is_some());
         assert_eq!((stage.names(), stage.lists().len()), (vec!["c".to_owned()], 2));
@@ -113,7 +111,7 @@ async fn what_a_watch_cannot_prove_is_listed() {
 async fn events_that_take_longer_than_one_watch_are_no_reason_to_list() {
     let cut = |revision| Answer::Watch(vec![event("MODIFIED", &class("c1", revision))], false);
     let watches = vec![idle(), cut(22), cut(24), cut(30), idle()];
-    let stage = stage(vec![large(), now(30)], watches, vec![]);
+    let stage = stage(vec![large(), now(30)], watches);
     stage.objects_listed().await;
     assert!(stage.catches_up_within(5).await.is_some());
     assert_eq!(stage.lists().len(), 1);
@@ -130,7 +128,7 @@ async fn one_api_server_of_several_that_hangs_costs_seconds() {
         Answer::Silence,
         Answer::Page(30, "", vec![class("c", 28)]),
     ];
-    let stage = stage(lists, vec![idle(), Answer::Hole, Answer::Watch(vec![], false), idle()], vec![]);
+    let stage = stage(lists, vec![idle(), Answer::Hole, Answer::Watch(vec![], false), idle()]);
     stage.objects_listed().await;
     let progress = stage.catch_ups.progress();
     let caught_up = stage.catches_up_within(40).await.unwrap();
@@ -141,7 +139,7 @@ async fn one_api_server_of_several_that_hangs_costs_seconds() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_catches_up_with_a_server_that_does_not_answer_and_there_is_no_progress() {
-    let stage = stage(vec![large(), Answer::Silence], vec![idle(), Answer::Silence], vec![]);
+    let stage = stage(vec![large(), Answer::Silence], vec![idle(), Answer::Silence]);
     stage.objects_listed().await;
     let progress = stage.catch_ups.progress();
     assert_eq!(stage.catches_up_within(300).await, None);
@@ -151,7 +149,7 @@ async fn nobody_catches_up_with_a_server_that_does_not_answer_and_there_is_no_pr
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_no_progress() {
     let lists = vec![large(), now(30), Answer::Error(500, "InternalError", 0)];
-    let stage = stage(lists, vec![idle(), Answer::Error(410, "Expired", 0)], vec![]);
+    let stage = stage(lists, vec![idle(), Answer::Error(410, "Expired", 0)]);
     stage.objects_listed().await;
     let progress = stage.catch_ups.progress();
     assert_eq!(stage.catches_up_within(300).await, None);
@@ -160,7 +158,7 @@ async fn a_refusal_is_no_progress() {
 
 #[tokio::test(start_paused = true)]
 async fn e11_a_revision_of_now_below_what_was_watched_proves_a_restore() {
-    let stage = stage(vec![large(), now(15)], vec![open(vec![bookmark(25)]), idle()], vec![]);
+    let stage = stage(vec![large(), now(15)], vec![open(vec![bookmark(25)]), idle()]);
     stage.objects_listed().await;
     stage.pass(Duration::from_secs(1)).await;
     assert_eq!(stage.catches_up_within(60).await, None);

@@ -3,9 +3,8 @@
 //! The list comes at the most recent revision (one from the server's cache may be older than what we have
 //! seen), page by page, each object decoded by itself and put into the table as it comes. Then events in
 //! order. After a gap too long to resume (410), the list comes again and sweeps what it lacks (L8). An
-//! object that cannot be read is marked and blocks itself alone (S42). A list, or a live read of an object
-//! of which an answer was older than what was known, may prove that etcd was restored (E11); then nothing
-//! more is taken into these tables.
+//! object that cannot be read is marked and blocks itself alone (S42). A list may prove
+//! that etcd was restored (E11); then nothing more is taken into these tables.
 //!
 //! client-go: tools/cache/reflector.go. Unlike there, silence of a watch costs one reopening on a new
 //! connection: the server sends bookmarks, so a server that froze is noticed by their absence. Where it sends none, the end
@@ -29,7 +28,7 @@ use self::{
     catch_up::{HURRIED_LIFETIME, SOON},
     fetch::PAGE_DEADLINE,
 };
-use super::{Listing, Objects, Regression, Stored, Suspect};
+use super::{Listing, Objects, Regression, Stored};
 use crate::{
     ids::ResourceVersion,
     kinds::api_root,
@@ -58,8 +57,6 @@ const FAILURES_BEFORE_LIST: u32 = 5;
 const REFUSALS_BEFORE_ANOTHER: u32 = 3;
 /// How long a watch may take to open, with the question that may come before it.
 const OPEN_DEADLINE: Duration = Duration::from_secs(15);
-/// Pause between two reads of objects whose answers were older than what was known.
-const BETWEEN_SUSPECTS: Duration = Duration::from_secs(1);
 /// Pause before a kind is asked for again that the server does not have.
 const NOT_SERVED: Duration = Duration::from_mins(5);
 /// A watch that is silent for so long is opened anew: the API server sends a bookmark each minute, give or take some
@@ -73,7 +70,6 @@ pub async fn watch<T: Stored>(
     metrics: KindMetrics,
     catch_up: CatchUp,
 ) {
-    let settling = settle_suspects::<T>(fetcher.clone(), Arc::clone(&objects));
     let mut reflector = Reflector::<T> {
         fetcher,
         objects,
@@ -88,10 +84,7 @@ pub async fn watch<T: Stored>(
         listed: 0,
         kind: PhantomData,
     };
-    let proof = tokio::select! {
-        proof = reflector.run() => proof,
-        proof = settling => proof,
-    };
+    let proof = reflector.run().await;
     tracing::error!(kind = T::PLURAL, %proof, "etcd was restored from a backup: everything is listed again");
     reflector.objects.restore_grace().begin(Instant::now());
     std::future::pending::<()>().await;
@@ -439,24 +432,6 @@ impl<T: Stored> Reflector<T> {
             tracing::info!(kind = T::PLURAL, "listed and watched again");
         }
     }
-}
-
-/// Reads each object live of which an answer was older than what was known, until one proves a restore.
-async fn settle_suspects<T: Stored>(fetcher: Fetcher, objects: Arc<Objects>) -> Regression {
-    loop {
-        let suspect = T::table(&objects).suspect().await;
-        if let Some(proof) = settle(&fetcher, &suspect).await {
-            return proof;
-        }
-        // However many answers are overtaken by the watch, they cost one read in a while.
-        sleep(BETWEEN_SUSPECTS).await;
-    }
-}
-
-async fn settle<T: Stored>(fetcher: &Fetcher, suspect: &Suspect<T>) -> Option<Regression> {
-    let (encoding, body) = fetcher.get(&T::path(&suspect.key), PAGE_DEADLINE).await.ok()?;
-    let head = encoding.head(&body).ok()?;
-    suspect.judge(&head.uid?, head.resource_version?)
 }
 
 /// Whether the server does not have an optional kind.

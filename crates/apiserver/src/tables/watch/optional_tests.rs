@@ -15,7 +15,7 @@ async fn a_kind_that_the_server_lacks_is_asked_for_every_five_minutes_and_holds_
     let absent = Answer::Error(404, "NotFound", 0);
     let lists = vec![absent.clone(), absent.clone(), page(vec![class("gold", 7)]), absent];
     let watches = vec![Answer::Error(404, "NotFound", 0)];
-    let stage = stage_of::<VolumeAttributesClass>(lists, watches, vec![]);
+    let stage = stage_of::<VolumeAttributesClass>(lists, watches);
     let changes = stage.objects.subscribe();
     stage.pass(4 * MINUTE).await;
     let begun = stage.lists();

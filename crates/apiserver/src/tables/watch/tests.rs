@@ -40,8 +40,6 @@ enum Answer {
     Cut(u64, Option<Value>),
     /// A watch that sends this line after [`Answer::LATER`] and stays open.
     Later(Value),
-    /// One object.
-    Object(Value),
     /// None at all.
     Silence,
 }
@@ -55,7 +53,6 @@ struct Script {
     /// Answers in order; the last one is repeated.
     lists: VecDeque<Answer>,
     watches: VecDeque<Answer>,
-    reads: VecDeque<Answer>,
     /// When each request came, and its URI.
     asked: Vec<(Instant, String)>,
     /// How long it takes to tell the revision of now.
@@ -65,13 +62,7 @@ struct Script {
 impl Script {
     fn answer(&mut self, uri: &str) -> Answer {
         self.asked.push((Instant::now(), uri.to_owned()));
-        let queue = if uri.contains("watch=true") {
-            &mut self.watches
-        } else if uri.contains('?') {
-            &mut self.lists
-        } else {
-            &mut self.reads
-        };
+        let queue = if uri.contains("watch=true") { &mut self.watches } else { &mut self.lists };
         let next = if queue.len() > 1 { queue.pop_front() } else { queue.front().cloned() };
         next.unwrap_or(Answer::Silence)
     }
@@ -180,23 +171,18 @@ async fn respond(answer: Answer, lifetime: Duration) -> Sent {
             watch_body(ends_after(Duration::from_secs(seconds)).chain(stream::iter(line)))
         }
         Answer::Hole => watch_body(stream::pending()),
-        Answer::Object(value) => json_body(200, &value),
         Answer::Silence => std::future::pending().await,
     }
 }
 
 /// Starts a reflector of StorageClasses.
-fn stage(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage {
-    stage_of::<StorageClass>(lists, watches, reads)
+fn stage(lists: Vec<Answer>, watches: Vec<Answer>) -> Stage {
+    stage_of::<StorageClass>(lists, watches)
 }
 
-fn stage_of<T: Stored>(lists: Vec<Answer>, watches: Vec<Answer>, reads: Vec<Answer>) -> Stage {
-    let script = Arc::new(Mutex::new(Script {
-        lists: lists.into(),
-        watches: watches.into(),
-        reads: reads.into(),
-        ..Script::default()
-    }));
+fn stage_of<T: Stored>(lists: Vec<Answer>, watches: Vec<Answer>) -> Stage {
+    let script = Script { lists: lists.into(), watches: watches.into(), ..Script::default() };
+    let script = Arc::new(Mutex::new(script));
     let answering = Arc::clone(&script);
     let service = tower::service_fn(move |request: Request<Body>| {
         let uri = request.uri().path_and_query().unwrap().as_str();
@@ -281,7 +267,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 async fn pages_come_into_the_table_and_the_watch_begins_where_the_list_ends() {
     let lists =
         vec![Answer::Page(20, "next", vec![class("a", 10)]), Answer::Page(20, "", vec![class("b", 12)])];
-    let stage = stage(lists, vec![open(vec![event("ADDED", &class("c", 25))])], vec![]);
+    let stage = stage(lists, vec![open(vec![event("ADDED", &class("c", 25))])]);
     stage.objects_listed().await;
     stage.pass(Duration::from_secs(1)).await;
     assert_eq!(stage.names(), ["a", "b", "c"]);
@@ -304,7 +290,7 @@ impl Stage {
 
 #[tokio::test(start_paused = true)]
 async fn e5_s40_a_list_that_fails_for_ever_is_repeated_at_most_once_a_second() {
-    let stage = stage(vec![Answer::Error(500, "InternalError", 0)], vec![], vec![]);
+    let stage = stage(vec![Answer::Error(500, "InternalError", 0)], vec![]);
     stage.pass(MINUTE).await;
     let lists = stage.lists();
     assert!(lists.len() > 20 && lists.len() <= 60, "{}", lists.len());
@@ -319,7 +305,7 @@ async fn e5_s40_a_list_that_fails_for_ever_is_repeated_at_most_once_a_second() {
 
 #[tokio::test(start_paused = true)]
 async fn s40_a_server_that_asks_to_wait_is_left_alone() {
-    let stage = stage(vec![Answer::Error(429, "TooManyRequests", 10)], vec![], vec![]);
+    let stage = stage(vec![Answer::Error(429, "TooManyRequests", 10)], vec![]);
     stage.pass(MINUTE).await;
     assert!((5..=6).contains(&stage.lists().len()), "{}", stage.lists().len());
 }
@@ -333,7 +319,7 @@ async fn e5_a_revision_too_old_is_listed_anew_in_both_forms_of_410() {
             Answer::Page(20, "", vec![class("a", 10), class("b", 12)]),
             Answer::Page(30, "", vec![class("b", 12), class("c", 28)]),
         ];
-        let stage = stage(lists, vec![expired, open(vec![])], vec![]);
+        let stage = stage(lists, vec![expired, open(vec![])]);
         stage.pass(Duration::from_secs(5)).await;
         assert_eq!(stage.names(), ["b", "c"]);
         assert_eq!(stage.lists().len(), 2);
@@ -351,7 +337,7 @@ async fn a_list_that_does_not_reach_its_last_page_at_one_revision_sweeps_nothing
     ] {
         let lists =
             vec![first.clone(), Answer::Page(30, "next", vec![class("c", 28)]), broken, Answer::Silence];
-        let stage = stage(lists, vec![Answer::Error(410, "Expired", 0)], vec![]);
+        let stage = stage(lists, vec![Answer::Error(410, "Expired", 0)]);
         stage.pass(Duration::from_secs(10)).await;
         assert_eq!(stage.names(), ["a", "b", "c"]);
     }
@@ -374,7 +360,7 @@ async fn s42_an_object_that_cannot_be_read_blocks_itself_alone() {
             "resourceVersion": "23"}, "provisioner": 7}),
         ),
     ];
-    let stage = stage(lists, vec![open(events)], vec![]);
+    let stage = stage(lists, vec![open(events)]);
     stage.objects_listed().await;
     stage.pass(Duration::from_secs(1)).await;
     assert_eq!(stage.names(), ["a", "b"]);
@@ -404,7 +390,7 @@ async fn s42_an_object_without_readable_revision_or_uid_blocks_itself_and_proves
             Answer::Error(410, "Expired", 0),
             open(vec![]),
         ];
-        let stage = stage(lists, watches, vec![]);
+        let stage = stage(lists, watches);
         let is_marked = || stage.objects.unreadable::<StorageClass>(&"a".into()).is_some();
         stage.objects_listed().await;
         stage.pass(Duration::from_secs(1)).await;
@@ -420,7 +406,7 @@ async fn s42_an_object_without_readable_revision_or_uid_blocks_itself_and_proves
 async fn m1_a_watch_that_is_refused_for_ever_costs_one_list() {
     for code in [403, 429, 500, 503] {
         let lists = vec![Answer::Page(20, "", vec![class("a", 10)])];
-        let stage = stage(lists, vec![Answer::Error(code, "No", 0)], vec![]);
+        let stage = stage(lists, vec![Answer::Error(code, "No", 0)]);
         stage.pass(Duration::from_mins(10)).await;
         let whole = stage.script.lock().asked.clone();
         let whole = whole.iter().filter(|(_, uri)| uri.ends_with("limit=100")).count();
@@ -435,7 +421,7 @@ async fn l8_watches_that_end_at_once_and_bring_nothing_as_through_a_proxy_that_c
     for question in [0, 4] {
         let lists =
             vec![Answer::Page(20, "", vec![class("a", 10)]), Answer::Page(30, "", vec![class("b", 30)])];
-        let stage = stage(lists, vec![Answer::Watch(vec![], false)], vec![]);
+        let stage = stage(lists, vec![Answer::Watch(vec![], false)]);
         stage.script.lock().question = Duration::from_secs(question);
         stage.pass(MINUTE).await;
         assert!(stage.objects.classes.get(&ClassName::from("b")).is_some(), "{question}");
@@ -452,7 +438,7 @@ async fn l8_only_watches_that_end_at_once_one_after_the_other_cost_a_list() {
     for _ in 0..10 {
         watches.extend([ends(), Answer::Ends]);
     }
-    let stage = stage(vec![Answer::Page(20, "", vec![class("a", 10)])], watches, vec![]);
+    let stage = stage(vec![Answer::Page(20, "", vec![class("a", 10)])], watches);
     stage.pass(2 * MINUTE).await;
     assert_eq!(stage.lists().len(), 1);
 }
@@ -465,7 +451,7 @@ async fn a_page_that_fails_is_asked_for_again_and_not_all_pages_before_it() {
         Answer::Error(429, "TooManyRequests", 1),
         Answer::Page(20, "", vec![class("b", 12)]),
     ];
-    let stage = stage(lists, vec![open(vec![])], vec![]);
+    let stage = stage(lists, vec![open(vec![])]);
     stage.pass(Duration::from_secs(10)).await;
     assert_eq!(stage.names(), ["a", "b"]);
     assert!(stage.shows("mooring_watch_lists_total{cause=\"start\",resource=\"storageclasses\"} 1"));
@@ -481,7 +467,7 @@ async fn l8_a_page_that_stops_half_way_is_asked_for_again_and_what_came_of_it_is
         Answer::Protobuf(20, "next of next", vec![("b", 11), ("c", 12)]),
         Answer::Protobuf(20, "", vec![("d", 13)]),
     ];
-    let stage = stage(lists, vec![open(vec![])], vec![]);
+    let stage = stage(lists, vec![open(vec![])]);
     stage.pass(Duration::from_secs(10)).await;
     assert_eq!(stage.names(), ["a", "b"], "the last class has not come whole");
     assert!(!stage.objects.is_listed::<StorageClass>());
@@ -516,7 +502,7 @@ fn pages_of_json_are_of_one_size_in_bytes() {
 async fn a_silent_watch_is_opened_anew_from_the_last_revision() {
     let lists = vec![Answer::Page(20, "", vec![class("a", 10)]), Answer::Page(25, "", vec![class("a", 10)])];
     let watches = vec![open(vec![event("ADDED", &class("b", 25))]), open(vec![])];
-    let stage = stage(lists, watches, vec![]);
+    let stage = stage(lists, watches);
     let statuses = stage.objects.status_changes();
     for _ in 0..30 * 60 {
         stage.pass(Duration::from_secs(1)).await;
@@ -533,7 +519,7 @@ async fn a_silent_watch_is_opened_anew_from_the_last_revision() {
 async fn e11_a_list_below_what_was_watched_proves_a_restore_and_nothing_more_is_taken() {
     let lists = vec![Answer::Page(20, "", vec![class("a", 10)]), Answer::Page(15, "", vec![class("z", 14)])];
     let watches = vec![Answer::Watch(vec![event("ADDED", &class("b", 25))], false)];
-    let stage = stage(lists, watches, vec![]);
+    let stage = stage(lists, watches);
     let mut seen = stage.objects.restore_grace().seen();
     seen.changed().await.unwrap();
     stage.pass(Duration::from_secs(2)).await;
@@ -542,19 +528,4 @@ async fn e11_a_list_below_what_was_watched_proves_a_restore_and_nothing_more_is_
     let asked = stage.script.lock().asked.len();
     stage.pass(MINUTE).await;
     assert_eq!(stage.script.lock().asked.len(), asked);
-}
-
-#[tokio::test(start_paused = true)]
-async fn e11_an_object_that_a_live_read_shows_older_than_it_was_proves_a_restore() {
-    for (read, proves) in [(12, true), (25, false), (30, false)] {
-        let lists = vec![Answer::Page(20, "", vec![class("a", 10)])];
-        let watches = vec![open(vec![event("MODIFIED", &class("a", 25))])];
-        let stage = stage(lists, watches, vec![Answer::Object(class("a", read))]);
-        stage.objects_listed().await;
-        stage.pass(Duration::from_secs(1)).await;
-        // An answer to a request of our own, which the watch may have overtaken.
-        stage.objects.observe_response::<StorageClass>(serde_json::from_value(class("a", 12)).unwrap());
-        stage.pass(Duration::from_secs(1)).await;
-        assert_eq!(stage.objects.restore_grace().left(Instant::now()).is_some(), proves, "{read}");
-    }
 }
