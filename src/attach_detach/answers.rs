@@ -179,7 +179,11 @@ impl AttachDetach {
         match result {
             Ok(Answer::Node(node)) => {
                 let revision = node.metadata.resource_version;
-                if let Some(error) = self.actual.node_mut(name).requests.was_read(revision) {
+                let requests = &mut self.actual.node_mut(name).requests;
+                if requests.is_outrun(revision) {
+                    return self.node_call_failed(name, |requests| requests.read_in_vain(answered));
+                }
+                if let Some(error) = requests.was_read(revision) {
                     self.node_call_failed(name, |requests| requests.failed(&error, answered));
                 }
                 let touched = self.actual.settle_node(name, answered.asked);

@@ -17,6 +17,7 @@ use super::{
     controller::AttachDetach,
     facts::{Forced, Planned},
     guard::second_writer::ActTarget,
+    plan::beyond_one_turn,
     queue::Key,
     state::{
         actual::{
@@ -133,8 +134,10 @@ impl AttachDetach {
 
     /// Has a volume looked at on all nodes that need or have it.
     fn look_everywhere(&mut self, volume: VolumeId, now: Instant) {
-        let nodes = self.known(now).nodes_of(&volume);
-        self.queue.add(volume, nodes);
+        let mut nodes = self.known(now).nodes_of(&volume);
+        let rest = beyond_one_turn(&mut nodes);
+        self.queue.add(volume.clone(), nodes);
+        self.queue.add_new(volume, rest);
     }
 
     /// Looks at a CSIDriver, or at its absence.
@@ -176,6 +179,11 @@ impl AttachDetach {
         let runs = |volume: &&VolumeId| self.desired.is_run_with(volume, name, &self.objects);
         let mounted: Vec<VolumeId> = self.actual.merely_in_use(name).filter(runs).cloned().collect();
         touched.extend(mounted.into_iter().filter(|volume| self.actual.note_mounted(volume, name)));
+        let is_former =
+            |volume: &&VolumeId| self.desired.get(volume, name).is_some_and(|wanted| !wanted.is_current());
+        let former: Vec<VolumeId> = touched.iter().filter(is_former).cloned().collect();
+        // Of what their pods were given the node may show nothing any more (S44).
+        former.iter().for_each(|volume| self.given_up(volume, name, now));
         touched
     }
 

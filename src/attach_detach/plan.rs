@@ -41,6 +41,12 @@ use super::{
 /// So many nodes are seen in the time in which one is judged: whether each holds an exclusive volume.
 const SEEN_FOR_ONE: usize = 32;
 
+/// Takes out what is too much for one turn, so that other volumes have theirs in between (L15).
+pub(super) fn beyond_one_turn(nodes: &mut BTreeSet<NodeName>) -> BTreeSet<NodeName> {
+    let next = nodes.iter().nth(AT_ONCE).cloned();
+    next.map(|next| nodes.split_off(&next)).unwrap_or_default()
+}
+
 impl AttachDetach {
     /// Plans a volume on these nodes, and where it is held if it is exclusive. Returns for how many volumes on
     /// nodes that was work. The order of the steps is safety: what is known first, then who holds it, then the verdicts, and
@@ -132,8 +138,7 @@ impl AttachDetach {
         if self.desired.nodes(volume).is_none() && self.is_exclusive_by_attachments(volume) {
             nodes.extend(self.known(now).nodes_of(volume));
         }
-        let rest = nodes.iter().nth(AT_ONCE).cloned().map(|next| nodes.split_off(&next));
-        self.queue.add_new(volume.clone(), rest.unwrap_or_default());
+        self.queue.add_new(volume.clone(), beyond_one_turn(&mut nodes));
         nodes.extend(exclusive.into_iter().flat_map(Exclusive::leaders).cloned());
         self.queue.forget(volume, &nodes);
         nodes.retain(|node| {

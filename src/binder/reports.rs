@@ -146,10 +146,12 @@ impl Reason for BinderReason {
     fn facts(&self) -> Map<String, Value> {
         let Some(failure) = &self.failure else { return self.why.facts() };
         let meanwhile = json!({ "reason": self.why.row().0, "message": self.why.to_string() });
-        Map::from_iter([
+        let mut facts = self.why.facts();
+        facts.extend([
             ("request".to_owned(), json!(failure.task.label())),
             ("outcome".to_owned(), json!(<&str>::from(failure.outcome))),
             ("meanwhile".to_owned(), meanwhile),
-        ])
+        ]);
+        facts
     }
 }

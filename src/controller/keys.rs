@@ -22,7 +22,7 @@ pub const CALLS: usize = 16;
 /// Keys looked at in one plan, after which what has come in meanwhile goes first (L15).
 pub const LOOKS: usize = 500;
 
-/// Conflicts in a row after which one is told: what the next try mends is no news.
+/// Failures in a row after which a conflict is told: what the next try mends is no news.
 const PATIENCE: u32 = 3;
 
 /// Keys to look at, those that wait after a failure, and those about which a request is under way.

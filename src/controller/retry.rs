@@ -71,9 +71,9 @@ impl Retry {
         Self { message: Some(message.into()), ..self }
     }
 
-    /// Notes why a request failed. It says nothing about the object that a read was not answered, or that the server
-    /// began with no request, or put this one off (L16).
-    pub fn after_error(self, error: &CallError, is_read: bool, now: Instant, jitter: f64) -> Self {
+    /// Notes why a request failed. It says nothing about the object that the server began with no request, or put this one
+    /// off (L16).
+    pub fn after_error(self, error: &CallError, now: Instant, jitter: f64) -> Self {
         match error {
             // Nothing was tried: it is decided anew when this process may write.
             CallError::NotLeader => self,
@@ -82,7 +82,6 @@ impl Retry {
                 Self { at: retry.at.max(Some(now + *after)), ..retry }
             }
             CallError::NotSent(_) => self.after_silence(now, jitter),
-            CallError::Unknown(_) if is_read => self.after_silence(now, jitter),
             _ => self.after_failure(now, jitter, Duration::ZERO),
         }
     }

@@ -148,7 +148,8 @@ impl Expander {
                 Some(resizer) => {
                     self.objects.observe_response(volume);
                     self.expansions.insert(key.clone(), (expansion, resizer, false));
-                    return self.keys.retries.clear(key);
+                    // Failures of the patch go on counting.
+                    return;
                 }
                 None => ExpansionReason::NotBound(name),
             },

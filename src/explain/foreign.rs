@@ -33,8 +33,8 @@ pub(super) fn foreign(view: &View<'_>, name: &AttachmentName) -> Option<Link> {
             || view.users(volume, node).next().is_some()
     };
     let also = match volume.as_ref().is_none_or(uses) {
-        // Without its object, no pod counts on a node, and its machine may run (H9).
-        _ if view.is_gone(node) => "+foreign gone node",
+        // Without its object, no pod counts on a node, and its machine may run (H9). Without a volume no attacher detaches.
+        _ if volume.is_some() && view.is_gone(node) => "+foreign gone node",
         true => "+foreign in use",
         false => "+foreign unused",
     };

@@ -139,6 +139,11 @@ fn of_reason(
         VolumeReason::LeftToProvisioner if matches!(subject, ObjectRef::Volume(name) if is_nobodys(view.snapshot, name)) => {
             Link::told(subject, "LeftToProvisioner made by hand", &[("annotation", &PROVISIONED_BY)])
         }
+        // An event does not name them (S41).
+        VolumeReason::UsedByPods(pods) => {
+            let pods = pods.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            Link::told(subject, reason.code(), &[("told", &told), ("pods", &pods)])
+        }
         _ => link(reason.code()),
     };
     writes::of_volume(link, write)

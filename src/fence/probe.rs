@@ -11,7 +11,7 @@ use apiserver::connect::ApiServer;
 use http::{Method, Request};
 use kube::Client;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     ask::{NoAnswer, ask, read},
@@ -19,8 +19,9 @@ use super::{
     state::{FenceLook, FenceSeen, FenceState, ProbeAnswer, refused_by_others},
 };
 
-/// How long a look may take, however many requests it has.
-pub const LONGEST_LOOK: Duration = Duration::from_secs(10);
+/// How long a look may take, however many requests it has, and how much of that to read the policies.
+pub const LONGEST_LOOK: Duration = Duration::from_secs(20);
+const LONGEST_HEARING: Duration = Duration::from_secs(10);
 const SERVERS: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases?labelSelector=\
     apiserver.kubernetes.io%2Fidentity%3Dkube-apiserver";
 
@@ -31,37 +32,46 @@ pub async fn look(
     fences: &[&Fence],
     hear: impl FnOnce(Result<Option<&str>, ()>),
 ) -> FenceLook {
-    let unknown = |why: String| {
-        let states = vec![FenceState::Unknown(why)];
-        FenceLook { states, drain: None, server: None, leases: None }
-    };
+    let end = Instant::now() + LONGEST_LOOK;
     let client = match api.client() {
         Ok(client) => client,
-        Err(error) => return unknown(error.to_string()),
+        Err(error) => {
+            let states = vec![FenceState::Unknown(error.to_string())];
+            return FenceLook { states, drain: None, server: None, leases: None };
+        }
     };
     // One request after the other: side by side, each would have a connection of its own.
-    let asking = async {
-        let mut policies = Vec::new();
-        for fence in fences {
-            policies.push(object(&client, POLICIES.1, fence).await);
-        }
-        let drain = policies.iter().flatten().flatten().find_map(|policy| {
-            let annotations = policy.pointer("/metadata/annotations")?;
-            Some(annotations.get(DRAIN)?.as_str()?.to_owned())
-        });
-        let is_known = drain.is_some() || policies.iter().all(Result::is_ok);
-        hear(if is_known { Ok(drain.as_deref()) } else { Err(()) });
-        let mut states = Vec::new();
-        for (fence, policy) in fences.iter().zip(policies) {
-            let binding = object(&client, BINDINGS.1, fence).await;
-            let seen = FenceSeen { policy, binding, probe: probe(&client, &fence.name()).await };
-            states.push(FenceState::of(fence, &seen));
-        }
-        let server = started(&client).await;
-        FenceLook { states, drain, server, leases: leases(&client).await }
+    let late = |limit: Duration| format!("no answer within {limit:?}");
+    let unread = || FenceSeen {
+        policy: Err(late(LONGEST_HEARING)),
+        binding: Err(late(LONGEST_LOOK)),
+        probe: ProbeAnswer::None(late(LONGEST_LOOK)),
     };
-    let late = |_| unknown(format!("no answer within {LONGEST_LOOK:?}"));
-    timeout(LONGEST_LOOK, asking).await.unwrap_or_else(late)
+    let mut seen: Vec<FenceSeen> = fences.iter().map(|_| unread()).collect();
+    let hearing = async {
+        for (fence, seen) in fences.iter().zip(&mut seen) {
+            seen.policy = object(&client, POLICIES.1, fence).await;
+        }
+    };
+    let _ = timeout(LONGEST_HEARING, hearing).await;
+    let policies = seen.iter().map(|seen| &seen.policy);
+    let drain = policies.clone().flatten().flatten().find_map(|policy| {
+        let annotations = policy.pointer("/metadata/annotations")?;
+        Some(annotations.get(DRAIN)?.as_str()?.to_owned())
+    });
+    let is_known = drain.is_some() || policies.clone().all(Result::is_ok);
+    hear(if is_known { Ok(drain.as_deref()) } else { Err(()) });
+    let probing = async {
+        for (fence, seen) in fences.iter().zip(&mut seen) {
+            seen.binding = object(&client, BINDINGS.1, fence).await;
+            seen.probe = probe(&client, &fence.name()).await;
+        }
+        (started(&client).await, leases(&client).await)
+    };
+    // What was answered until then counts.
+    let (server, leases) = timeout_at(end, probing).await.unwrap_or_default();
+    let states = fences.iter().zip(&seen).map(|(fence, seen)| FenceState::of(fence, seen)).collect();
+    FenceLook { states, drain, server, leases }
 }
 
 /// Those of these fences that have a policy.

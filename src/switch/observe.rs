@@ -41,7 +41,7 @@ pub(super) const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 const VOLUMES_EVERY: Duration = Duration::from_secs(5);
 /// By then each daemon has heard a word: one look may be under way, after which loops that nobody runs are looked for and five
 /// seconds pass, and the next begins with the policies. Each has its limit ([`crate::fence::probe::LONGEST_LOOK`]).
-const HEARD_AFTER: Duration = Duration::from_secs(30);
+const HEARD_AFTER: Duration = Duration::from_secs(40);
 
 /// The word to the daemon to begin nothing new, as the looks of one run see it.
 #[derive(Debug, Default)]

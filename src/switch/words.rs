@@ -51,7 +51,8 @@ impl SwitchStep {
             Self::AwaitManager => (
                 MOST_TO_WAIT,
                 "the fence is down, and no kube-controller-manager leads, so nobody rules: see why in kubectl -n kube-system get \
-                 pods, and run this again, or go over again with switch --to mooring --yes"
+                 pods, and run this again, or go over again with switch --to mooring --one-way --yes: then somebody has to restart the \
+                 kube-controller-manager of each server on the way back"
                     .to_owned(),
             ),
             Self::AwaitRollout => (
@@ -255,5 +256,8 @@ mod tests {
         ] {
             assert!(step.given_up(Duration::from_mins(3), &seen).is_some(), "{step:?}");
         }
+        // Without it, the way over waits for a kube-controller-manager that leads.
+        let advice = SwitchStep::AwaitManager.given_up(Duration::from_mins(3), &seen).unwrap();
+        assert!(advice.contains("--one-way"), "{advice}");
     }
 }

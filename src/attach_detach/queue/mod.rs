@@ -157,8 +157,8 @@ impl WorkQueue {
         due.into_iter().chain(self.sweep_at).chain(self.goes_on_at).min()
     }
 
-    /// Begins to look at everything if it is time. Nothing depends on it: it is there for the change that some
-    /// mistake of ours overlooked, and while there is none it sends nothing (S39).
+    /// Begins to look at all nodes and their volumes if it is time. Nothing depends on it: it is there for the change of one that
+    /// some mistake of ours overlooked, and while there is none it sends nothing (S39).
     pub fn sweep(&mut self, now: Instant) {
         let Some(period) = self.sweep_period else { return };
         let due = *self.sweep_at.get_or_insert(now + period);

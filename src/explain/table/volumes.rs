@@ -47,8 +47,10 @@ rows! {
             "kubectl get pvc {claim.name} -n {claim.namespace} -o yaml");
     // What the binder, or its plugin, is about to do, or could not.
     "Annotating volume" | "ClaimBindsNext" | "Unbinding" | "ConfirmingClaimGone" | "Releasing" |
-    "UsedByPods" | "Recycling" | "Deleting": Waiting,
+    "Recycling" | "Deleting": Waiting,
         "{told}";
+    "UsedByPods": Waiting,
+        "{told}: {pods}";
     "Unbinding for owner": Waiting, "{told}: this one is given back to claim {claim}, which was bound to it";
     "Reserved disputed" | "VolumeMissing" | "ModeMismatch" | "MalformedSource" | "NotReclaimable" | "RecycleFailed" |
     "LeftoverRecyclerPod" | "DeleteFailed": Blocked,

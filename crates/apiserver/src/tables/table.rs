@@ -366,6 +366,9 @@ mod tests {
         table.observe_response(class("a", 20, "written by us"));
         table.reset(vec![class("b", 10, "x")]);
         assert_eq!(provisioner(&table, "a").as_deref(), Some("written by us"), "the watch begins before it");
+        let told = table.clone();
+        told.delete(class("a", 21, "written by us"));
+        assert_eq!(provisioner(&told, "a"), None, "and tells of its end");
         assert!(!table.prove_gone(&key, ResourceVersion(19)), "it was made anew since");
         assert!(table.prove_gone(&key, ResourceVersion(20)));
         assert!(!table.prove_gone(&key, ResourceVersion(20)));

@@ -38,7 +38,7 @@ impl Answered {
             // Nothing was tried: it is decided anew when the pause of all requests is over (S15).
             return retry.until(self.now + *after);
         }
-        let retry = retry.after_error(error, false, self.now, self.jitter);
+        let retry = retry.after_error(error, self.now, self.jitter);
         let is_meant =
             error.is_certain() && !matches!(error, CallError::Throttled { .. } | CallError::NotSent(_));
         let is_recorded = is_meant || retry.tries() >= RECORDED_FAILURES;
