@@ -305,6 +305,14 @@ impl Script {
         // In every fourth seed the daemon lives on: what takes it minutes comes to its end.
         let lives = seed % 4 == 2;
         let mut left = Duration::from_mins(if long { 50 } else { 10 });
+        // What a pod was given there is to stay its own for longer than a force takes, also if its claim leads elsewhere then (S44).
+        if seed % 8 == 2 {
+            let (node, claim) = (rng.usize(..3), rng.usize(..6));
+            let silence = Act::Silence { node, time: Duration::from_secs(OUTLASTS_FORCE + 160) };
+            script.steps.push(Step { pause: Duration::from_secs(20), act: silence, kill: None });
+            let act = Act::RemakeClaim { claim, node, has_volume: true };
+            script.steps.push(Step { pause: Duration::from_secs(5), act, kill: None });
+        }
         if seed % 10 == 3 {
             let act = Act::Crowd { claim: rng.usize(..6) };
             script.steps.push(Step { pause: Duration::from_secs(5), act, kill: None });

@@ -225,7 +225,7 @@ fn is_announced_elsewhere(record: &Record, objects: &Objects, event: &Value) -> 
     nodes.any(|(name, node)| has_mounted(record, name, node, &disk) && !is_given(name, node))
 }
 
-/// By UID of a pod, and PersistentVolume: it was given that once, as its claim was bound to it.
+/// By UID of a pod, and disk: it was given that once, as it ran and its claim was bound to the disk's volume.
 type Given = BTreeSet<(String, String)>;
 
 fn given(record: &Record, timeline: &Timeline) -> Given {
@@ -235,12 +235,13 @@ fn given(record: &Record, timeline: &Timeline) -> Given {
         if moment.change.revision > record.killed || !is_read.contains(&moment.change.resource.as_str()) {
             return;
         }
-        for (_, pod) in objects.all("pods") {
+        for (_, pod) in objects.all("pods").filter(|(_, pod)| phase(pod) == "Running") {
             for claim in claims_of(pod).iter().filter_map(|key| objects.get("persistentvolumeclaims", key)) {
                 let Some(volume) = claim["spec"]["volumeName"].as_str() else { continue };
-                let reference = objects.get("persistentvolumes", volume).map(|it| &it["spec"]["claimRef"]);
-                if reference.is_some_and(|reference| reference["uid"] == uid(claim)) {
-                    given.insert((uid(pod).to_owned(), volume.to_owned()));
+                let volume = objects.get("persistentvolumes", volume);
+                let bound = volume.filter(|volume| volume["spec"]["claimRef"]["uid"] == uid(claim));
+                if let Some(disk) = bound.and_then(disk_of) {
+                    given.insert((uid(pod).to_owned(), disk));
                 }
             }
         }
@@ -251,9 +252,10 @@ fn given(record: &Record, timeline: &Timeline) -> Given {
 /// Whether a pod of the node was given the volume of an attachment: it stays its own until the pod ends (S44).
 fn is_given(objects: &Objects, given: &Given, attachment: &Value) -> bool {
     let source = attachment["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+    let Some(disk) = objects.get("persistentvolumes", source).and_then(disk_of) else { return false };
     objects.all("pods").any(|(_, pod)| {
         pod["spec"]["nodeName"] == attachment["spec"]["nodeName"]
-            && given.contains(&(uid(pod).to_owned(), source.to_owned()))
+            && given.contains(&(uid(pod).to_owned(), disk.clone()))
     })
 }
 
