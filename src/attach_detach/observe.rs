@@ -183,7 +183,9 @@ impl AttachDetach {
             |volume: &&VolumeId| self.desired.get(volume, name).is_some_and(|wanted| !wanted.is_current());
         let former: Vec<VolumeId> = touched.iter().filter(is_former).cloned().collect();
         // Of what their pods were given the node may show nothing any more (S44).
-        former.iter().for_each(|volume| self.given_up(volume, name, now));
+        for volume in &former {
+            self.given_up(volume, name, now);
+        }
         touched
     }
 

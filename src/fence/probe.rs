@@ -71,7 +71,7 @@ pub async fn look(
     // What was answered until then counts.
     let (server, leases) = timeout_at(end, probing).await.unwrap_or_default();
     let states = fences.iter().zip(&seen).map(|(fence, seen)| FenceState::of(fence, seen)).collect();
-    FenceLook { states, drain, server, leases }
+    FenceLook { states, server, drain, leases }
 }
 
 /// Those of these fences that have a policy.
