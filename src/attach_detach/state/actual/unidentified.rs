@@ -6,46 +6,77 @@
 //! some of its driver, once for each volume, and again only for nodes that have new ones.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     sync::Arc,
 };
 
 use apiserver::{
     ids::{AttachmentName, DriverName, NodeName, VolumeName},
-    kinds::{AttachmentSpec, VolumeAttachment},
+    kinds::VolumeAttachment,
+    tables::Relation,
 };
 
 use crate::attach_detach::state::desired::volume_name::VolumeId;
-
-/// The attachments, and on which nodes those of each driver are.
+/// The attachments, and where to find them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unidentified {
-    attachments: BTreeMap<AttachmentName, Arc<VolumeAttachment>>,
-    /// When the last of a driver on a node arrived, in the order of arrivals.
-    places: BTreeMap<(DriverName, NodeName), u64>,
+    attachments: HashMap<AttachmentName, Arc<VolumeAttachment>>,
+    by_node: Relation<NodeName, AttachmentName>,
+    by_source: Relation<VolumeName, AttachmentName>,
+    places: BTreeMap<(DriverName, NodeName), DriverOnNode>,
     /// The last arrival.
-    last: u64,
+    last: Arrival,
     /// Up to which arrival each volume has been held against all.
-    tried: HashMap<VolumeId, u64>,
+    tried: HashMap<VolumeId, Arrival>,
+}
+
+/// Place in the order in which attachments arrived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Arrival(u64);
+
+/// Attachments of one driver on one node.
+#[derive(Clone, Debug, Default)]
+struct DriverOnNode {
+    count: usize,
+    last: Arrival,
 }
 
 impl Unidentified {
     /// Takes one as last seen. What it is about never changes while it is the same object.
     pub(super) fn insert(&mut self, name: &AttachmentName, attachment: Arc<VolumeAttachment>) {
-        if self.get(name).is_none_or(|known| known.metadata.uid != attachment.metadata.uid) {
-            self.remove(name);
-            self.last += 1;
-            self.places.insert(place(&attachment.spec), self.last);
+        if let Some(known) = self.attachments.get_mut(name)
+            && known.metadata.uid == attachment.metadata.uid
+        {
+            *known = attachment;
+            return;
         }
+        self.remove(name);
+        self.last.0 += 1;
+        let spec = &attachment.spec;
+        self.by_node.insert(spec.node_name.clone(), name.clone());
+        if let Some(source) = &spec.source.persistent_volume_name {
+            self.by_source.insert(source.clone(), name.clone());
+        }
+        let place = self.places.entry((spec.attacher.clone(), spec.node_name.clone())).or_default();
+        place.count += 1;
+        place.last = self.last;
         self.attachments.insert(name.clone(), attachment);
     }
 
     /// It is explained, or gone.
     pub(super) fn remove(&mut self, name: &AttachmentName) {
         let Some(attachment) = self.attachments.remove(name) else { return };
-        let AttachmentSpec { attacher, node_name, .. } = &attachment.spec;
-        if self.names(|it| it.attacher == *attacher && it.node_name == *node_name).next().is_none() {
-            self.places.remove(&place(&attachment.spec));
+        let spec = &attachment.spec;
+        self.by_node.remove(&spec.node_name, name);
+        if let Some(source) = &spec.source.persistent_volume_name {
+            self.by_source.remove(source, name);
+        }
+        if let Entry::Occupied(mut place) = self.places.entry((spec.attacher.clone(), spec.node_name.clone()))
+        {
+            place.get_mut().count -= 1;
+            if place.get().count == 0 {
+                place.remove();
+            }
         }
     }
 
@@ -53,18 +84,14 @@ impl Unidentified {
         self.attachments.get(name)
     }
 
-    fn names(&self, is_meant: impl Fn(&AttachmentSpec) -> bool) -> impl Iterator<Item = &AttachmentName> {
-        self.attachments.iter().filter(move |(_, it)| is_meant(&it.spec)).map(|(name, _)| name)
-    }
-
     /// Those on the node.
     pub(super) fn on(&self, node: &NodeName) -> Vec<AttachmentName> {
-        self.names(|it| it.node_name == *node).cloned().collect()
+        self.by_node.of(node.clone()).cloned().collect()
     }
 
     /// Those that name the PersistentVolume.
     pub(super) fn of(&self, source: &VolumeName) -> Vec<AttachmentName> {
-        self.names(|it| it.source.persistent_volume_name.as_ref() == Some(source)).cloned().collect()
+        self.by_source.of(source.clone()).cloned().collect()
     }
 
     /// The nodes on which an attachment of the volume may be that it has not been held against: its name is to be
@@ -78,17 +105,13 @@ impl Unidentified {
         let driver = DriverName::from(volume.driver_and_handle().0);
         let places = self.places.range((driver.clone(), NodeName::default())..);
         let places = places.take_while(|((other, _), _)| *other == driver);
-        places.filter(|(_, last)| **last > tried).map(|((_, node), _)| node.clone()).collect()
+        places.filter(|(_, place)| place.last > tried).map(|((_, node), _)| node.clone()).collect()
     }
 
     /// Forgets what the volume was held against.
     pub(super) fn forget(&mut self, volume: &VolumeId) {
         self.tried.remove(volume);
     }
-}
-
-fn place(spec: &AttachmentSpec) -> (DriverName, NodeName) {
-    (spec.attacher.clone(), spec.node_name.clone())
 }
 
 #[cfg(test)]
