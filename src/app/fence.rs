@@ -27,7 +27,7 @@ use crate::{
         metrics::FenceMetrics,
         policies::{API, Fence, POLICIES},
         probe::{look, raised},
-        vigil::{Vigil, VigilState},
+        vigil::{UNNEEDED_LOOK, Vigil, VigilState, WATCHING},
     },
     metrics::Alarms,
     supervise::{Stage, Supervisor},
@@ -39,8 +39,6 @@ const FENCE_LOST: &str = "fence_lost";
 const FENCE_UNNEEDED: &str = "fence_unneeded";
 /// Between two looks for such loops.
 const UNNEEDED_EVERY: Duration = Duration::from_mins(1);
-/// How long one may take: the next look at the fence waits for it.
-const UNNEEDED_LOOK: Duration = Duration::from_secs(5);
 /// Between two looks before the fence is proven: API servers read policies every second.
 const WAITING: Duration = Duration::from_secs(1);
 /// While this server enforces it and others are to be seen: each look may reach another server.
@@ -48,8 +46,6 @@ const PROVING: Duration = Duration::from_millis(250);
 /// So many such looks in a row: where a balancer never leads to the others, haste is no help, and each look costs the API
 /// server a connection and some ten requests.
 const HASTY_LOOKS: u32 = 240;
-/// Between two looks from then on.
-const WATCHING: Duration = Duration::from_secs(5);
 
 /// Watches over the fence, if one is asked for, and returns how it stands; `proven` is cancelled when it is proven for the first
 /// time.

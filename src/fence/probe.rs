@@ -19,9 +19,10 @@ use super::{
     state::{FenceLook, FenceSeen, FenceState, ProbeAnswer, refused_by_others},
 };
 
-/// How long a look may take, however many requests it has, and how much of that to read the policies.
+/// How long a look may take, however many requests it has.
 pub const LONGEST_LOOK: Duration = Duration::from_secs(20);
-const LONGEST_HEARING: Duration = Duration::from_secs(10);
+/// How much of that to read the policies.
+pub const LONGEST_HEARING: Duration = Duration::from_secs(10);
 const SERVERS: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases?labelSelector=\
     apiserver.kubernetes.io%2Fidentity%3Dkube-apiserver";
 

@@ -1,16 +1,25 @@
 //! The fence as manifests and as a judgement: `deploy/fence` is what the values say, and what counts as gone.
 
-use std::{convert::Infallible, fs, path::Path, time::Duration};
+use std::{
+    convert::Infallible,
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use apiserver::connect::ApiServer;
 use http::{Request, Response};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::{
     policies::{DRAIN, FENCES, Fence, RAISED},
-    probe,
+    probe::{self, LONGEST_LOOK},
     state::{FenceLook, FenceProof, FenceSeen, FenceState, ProbeAnswer, Proven, UNBROKEN},
 };
 
@@ -221,6 +230,46 @@ fn where_servers_are_not_told_apart_two_unbroken_minutes_prove_it() {
 
 /// That a policy asks for nothing new to be begun is heard before anything is probed; that none does is not believed where one
 /// could not be read.
+/// A server that answers each request after so long, and from so many on none.
+fn slow_server(each: Duration, answers: usize) -> ApiServer {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (number, is_probe) = (asked.fetch_add(1, Ordering::Relaxed), request.method() == "POST");
+        async move {
+            if number >= answers {
+                std::future::pending::<()>().await;
+            }
+            sleep(each).await;
+            let code = if is_probe { 201 } else { 404 };
+            let status = json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code });
+            let answer = Response::builder().status(code).body(Body::from(status.to_string().into_bytes()));
+            Ok::<_, Infallible>(answer.unwrap())
+        }
+    });
+    ApiServer::in_process(Client::new(service, "default"))
+}
+
+/// A limit for the sum of a look is none for what was answered before.
+#[tokio::test(start_paused = true)]
+async fn s14_of_a_slow_server_what_it_answered_in_time_counts() {
+    let all: Vec<&Fence> = FENCES.iter().collect();
+    let count = all.len();
+    let look = async |each, answers| {
+        let (begun, mut heard) = (Instant::now(), None);
+        let api = slow_server(Duration::from_millis(each), answers);
+        let look = probe::look(&api, &all, |word| heard = Some(word.map(|_| ()))).await;
+        (look, heard, begun.elapsed())
+    };
+    let (open, _, took) = look(600, usize::MAX).await;
+    assert!(took < LONGEST_LOOK && open.states == vec![FenceState::Absent; count], "{took:?} {open:?}");
+    let (gone, heard, took) = look(100, count).await;
+    let is_gone = |state: &FenceState| matches!(state, FenceState::Gone(_));
+    assert!(gone.states.len() == count && gone.states.iter().all(is_gone), "no policy: {gone:?}");
+    assert_eq!((heard, took), (Some(Ok(())), LONGEST_LOOK));
+    let (_, heard, _) = look(100, count - 1).await;
+    assert_eq!(heard, Some(Err(())), "what one policy asks for is not known");
+}
+
 #[tokio::test]
 async fn s1_a_word_that_was_read_is_heard_whatever_else_has_no_answer() {
     let asks = json!({ "metadata": { "annotations": { DRAIN: "1" } } });

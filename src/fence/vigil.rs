@@ -8,13 +8,28 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::state::{FenceLook, FenceProof, FenceState, Proven};
+use super::{
+    probe::{LONGEST_HEARING, LONGEST_LOOK},
+    state::{FenceLook, FenceProof, FenceState, Proven},
+};
 
 /// An API server that cannot be asked for so long tells nothing of the fence any more.
 const LONGEST_DOUBT: Duration = Duration::from_mins(1);
 
 /// For so long an API server may carry out a request that it has admitted: its time limit for requests.
 const LONGEST_REQUEST: Duration = Duration::from_mins(1);
+
+/// Between two looks, once the fence is proven.
+pub const WATCHING: Duration = Duration::from_secs(5);
+
+/// How long a look may take for loops that nobody runs: the next look at the fence waits for it.
+pub const UNNEEDED_LOOK: Duration = Duration::from_secs(5);
+
+/// By then a daemon has heard a word: one look may be under way, loops that nobody runs are looked for, some seconds pass, and the
+/// next look begins with the policies.
+pub const HEARD_WITHIN: Duration = Duration::from_secs(
+    LONGEST_LOOK.as_secs() + UNNEEDED_LOOK.as_secs() + WATCHING.as_secs() + LONGEST_HEARING.as_secs(),
+);
 
 /// A switch that has not said for so long that nothing new is to be begun is gone.
 pub const DRAIN_LASTS: Duration = Duration::from_mins(1);

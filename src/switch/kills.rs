@@ -16,13 +16,14 @@ use super::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
     },
 };
+use crate::fence::vigil::HEARD_WITHIN;
 
 /// KCM's lease, and mooring's.
 const LEASE: u64 = 15;
 /// So long after its last renewal a leader that could not renew exits: the retry period and the renew deadline.
 const EXITS_AFTER: u64 = 12;
 /// So long after the first word the daemon begins nothing more: its looks are slow.
-const HEARS_AFTER: u64 = 39;
+const HEARS_AFTER: u64 = HEARD_WITHIN.as_secs() - 1;
 /// From a process that ends until the next one runs.
 const RESTART: u64 = 3;
 

@@ -25,7 +25,7 @@ use crate::{
         policies::Fence,
         probe::{hidden, look, raised},
         state::{FenceLook, FenceProof, FenceState, Proven},
-        vigil::DRAIN_LASTS,
+        vigil::{DRAIN_LASTS, HEARD_WITHIN},
     },
     preflight::{
         Manager,
@@ -39,9 +39,6 @@ pub(super) const SWITCH_HOLDER: &str = "mooring-switch_";
 pub(super) const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// Volumes and nodes are many: they are read this seldom, and not while KCM's lease is held, when nobody attaches.
 const VOLUMES_EVERY: Duration = Duration::from_secs(5);
-/// By then each daemon has heard a word: one look may be under way, after which loops that nobody runs are looked for and five
-/// seconds pass, and the next begins with the policies. Each has its limit ([`crate::fence::probe::LONGEST_LOOK`]).
-const HEARD_AFTER: Duration = Duration::from_secs(40);
 
 /// The word to the daemon to begin nothing new, as the looks of one run see it.
 #[derive(Debug, Default)]
@@ -65,7 +62,7 @@ impl DrainWord {
         if self.last.as_ref().map(|(known, _)| known) != word.as_ref() {
             self.last = word.map(|word| (word, self.looked.unwrap_or(now)));
         }
-        self.since.is_some_and(|since| now >= since + HEARD_AFTER)
+        self.since.is_some_and(|since| now >= since + HEARD_WITHIN)
     }
 
     /// Ends a look. Returns whether the daemon held to the word until now; if not, it has to hear it anew.

@@ -575,7 +575,8 @@ impl<'a> Play<'a> {
         if let Some(counts) = &step.counts {
             for (key, expected) in [("desired", counts.desired), ("actual", counts.actual)] {
                 let state = format!("state=\"{key}_state_of_world\"");
-                let seen = self.sum("attachdetach_controller_total_volumes", &state);
+                let seen =
+                    sum(&self.metrics.text().unwrap(), "attachdetach_controller_total_volumes", &state);
                 compared.same(&["counts", key], &expected, &seen);
             }
         }
@@ -583,12 +584,12 @@ impl<'a> Play<'a> {
         compared.same(&["says"], &step.says, &in_place(&step.says, &lines));
         for (metric, expected) in &step.metrics {
             let (name, labels) = metric.split_once('{').unwrap_or((metric, ""));
-            compared.same(&["metrics", metric], expected, &self.sum(name, labels.trim_end_matches('}')));
+            compared.same(
+                &["metrics", metric],
+                expected,
+                &sum(&self.metrics.text().unwrap(), name, labels.trim_end_matches('}')),
+            );
         }
-    }
-
-    fn sum(&self, name: &str, labels: &str) -> f64 {
-        sum(&self.metrics.text().unwrap(), name, labels)
     }
 }
 

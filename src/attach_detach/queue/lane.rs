@@ -41,7 +41,9 @@ impl VolumeLane {
     /// Takes a volume out of turn on these nodes.
     pub fn forget(&mut self, volume: &VolumeId, done: &BTreeSet<NodeName>) {
         let Some(nodes) = self.nodes.get_mut(volume) else { return };
-        nodes.retain(|node| !done.contains(node));
+        for node in done {
+            nodes.remove(node);
+        }
         if nodes.is_empty() {
             self.nodes.remove(volume);
             self.volumes.forget(volume);

@@ -204,7 +204,7 @@ impl NodeRequests {
 
     /// Such an answer came.
     pub fn read_in_vain(&mut self, answered: &Answered) {
-        self.retry = answered.in_vain(mem::take(&mut self.retry));
+        self.retry = no_longer_than_a_list(answered.in_vain(mem::take(&mut self.retry)), answered);
     }
 
     /// The node was read at this revision. Returns why that is no success, if it is none: the next patch would be refused like
@@ -230,13 +230,11 @@ impl NodeRequests {
         self.retry = answered.silent(mem::take(&mut self.retry));
     }
 
-    /// A request failed. All volumes of the node wait, so they wait no longer than for a list that is undone each time (S46),
-    /// unless the server asks for more.
+    /// A request failed.
     pub fn failed(&mut self, error: &CallError, answered: &Answered) {
         let retry = answered.failed(mem::take(&mut self.retry), error);
-        let longest = answered.now + undone_pause(u32::MAX, answered.jitter);
-        let is_too_long = retry.at() > Some(longest) && !matches!(error, CallError::Throttled { .. });
-        self.retry = if is_too_long { retry.until(longest) } else { retry };
+        let is_asked = matches!(error, CallError::Throttled { .. });
+        self.retry = if is_asked { retry } else { no_longer_than_a_list(retry, answered) };
     }
 
     /// A live read that was sent then was answered. Returns whether that settles a patch of unknown outcome: the
@@ -277,6 +275,13 @@ impl NodeRequests {
 /// Whether one list has the entries of the other, in whatever order.
 fn same_set(one: &[AttachedVolume], other: &[AttachedVolume]) -> bool {
     one.len() == other.len() && one.iter().all(|entry| other.contains(entry))
+}
+
+/// All volumes of the node wait, so they wait no longer than for a list that is undone each time (S46), unless the server asks
+/// for more.
+fn no_longer_than_a_list(retry: Retry, answered: &Answered) -> Retry {
+    let longest = answered.now + undone_pause(u32::MAX, answered.jitter);
+    if retry.at() > Some(longest) { retry.until(longest) } else { retry }
 }
 
 #[cfg(test)]
