@@ -75,6 +75,13 @@ impl Samples {
         }
     }
 
+    /// What the kubelet and kube-state-metrics show of a replica's memory.
+    pub fn memory(&mut self, pod: &str, percent: u32) {
+        let labels = format!("cluster=\"c\",namespace=\"mooring-system\",pod=\"{pod}\",container=\"mooring\"");
+        self.add(format!("container_memory_working_set_bytes{{{labels}}}"), f64::from(percent));
+        self.add(format!("kube_pod_container_resource_limits{{{labels},resource=\"memory\"}}"), 100.0);
+    }
+
     /// A minute ends: what was not shown is not there.
     pub fn end(&mut self) {
         for values in self.series.values_mut() {

@@ -88,15 +88,16 @@ pub enum Step {
     Pod(String, String, String),
     /// Minutes that pass.
     Wait(usize),
+    /// The same, so many times.
+    Repeat(usize, Vec<Step>),
     /// Attaches and detaches of all volumes, or of one.
     Attacher(Work),
     /// Detaches of a volume.
     Detach(String, Work),
     /// A node's kubelet.
     Kubelet(String, Life),
-    /// Requests of a replica that have this in their path are forbidden, or no longer.
-    Forbid(Replica, String),
-    Allow(Replica, String),
+    /// What becomes of requests of a replica that have this in their line of method and path.
+    Requests(Replica, String, Answering),
     /// A replica hears nothing of these kinds any more, or does again.
     Deaf(Replica, Vec<String>),
     Hears(Replica, Vec<String>),
@@ -109,9 +110,23 @@ pub enum Step {
     Back(Replica),
     /// Whether kube-controller-manager's loops are denied what they write, as the API server's metrics tell.
     Fenced(bool),
+    /// The share of the memory that it may use, in percent, as the kubelet and kube-state-metrics show it.
+    Memory(u32),
     /// The server is put back to what it was, after it was told to remember.
     Remember,
     Restore,
+}
+
+/// How the API server answers a request.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub enum Answering {
+    Answered,
+    Forbidden,
+    /// With an internal error.
+    Failing,
+    /// After three seconds.
+    Slow,
 }
 
 /// How a driver's side works.

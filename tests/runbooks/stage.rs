@@ -2,7 +2,7 @@
 //! them.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     convert::Infallible,
     sync::{Arc, Mutex},
     time::Duration,
@@ -33,7 +33,7 @@ use tower::ServiceExt;
 use crate::{
     in_process,
     samples::Samples,
-    scene::{Life, Replica, Step, Work},
+    scene::{Answering, Life, Replica, Step, Work},
     shell::Shell,
 };
 
@@ -46,14 +46,14 @@ const CONTROLLERS: &str = "--controllers=-pvc-protection,-pv-protection,storage"
 struct One {
     name: &'static str,
     proxy: Proxy,
-    refused: Refused,
+    otherwise: Otherwise,
     daemon: Option<Daemon>,
     /// When it was started, in seconds of the scene.
     started: f64,
 }
 
-/// Parts of the paths that the server forbids a replica.
-type Refused = Arc<Mutex<BTreeSet<String>>>;
+/// Parts of the lines of method and path that the server answers otherwise to a replica.
+type Otherwise = Arc<Mutex<BTreeMap<String, Answering>>>;
 
 /// All of it.
 pub struct Stage {
@@ -70,6 +70,8 @@ pub struct Stage {
     samples: Samples,
     /// Writes of kube-controller-manager's loops are denied.
     fenced: bool,
+    /// Percent of what each replica may use.
+    memory: u32,
     told: Vec<String>,
     _serving: DropGuard,
 }
@@ -106,12 +108,13 @@ impl Stage {
             began: Instant::now(),
             samples: Samples::since(epoch),
             fenced: false,
+            memory: 40,
             told: Vec::new(),
             _serving: serving,
         };
         for name in ["a", "b"] {
             let proxy = stage.server.proxy().await;
-            stage.replicas.push(One { name, proxy, refused: Arc::default(), daemon: None, started: 0.0 });
+            stage.replicas.push(One { name, proxy, otherwise: Arc::default(), daemon: None, started: 0.0 });
             stage.start_replica(stage.replicas.len() - 1);
         }
         stage
@@ -119,7 +122,7 @@ impl Stage {
 
     fn start_replica(&mut self, place: usize) {
         let replica = &mut self.replicas[place];
-        let client = refusing(self.server.proxied_client(&replica.proxy), Arc::clone(&replica.refused));
+        let client = answered(self.server.proxied_client(&replica.proxy), Arc::clone(&replica.otherwise));
         let launch = Launch::replica_by_default(NAMESPACE).with(CONTROLLERS);
         replica.daemon = Some(launch.start_in_process(in_process::start, client));
         replica.started = self.began.elapsed().as_secs_f64();
@@ -158,6 +161,7 @@ impl Stage {
                     None => None,
                 };
                 self.samples.take(replica.name, page.as_deref(), replica.started);
+                self.samples.memory(replica.name, self.memory);
             }
             self.samples.end();
         }
@@ -226,14 +230,14 @@ impl Stage {
                     Life::Holds => it.holding.insert(node.clone()),
                 };
             }),
-            Step::Forbid(which, path) => {
-                for place in self.places(*which).await {
-                    self.replicas[place].refused.lock().unwrap().insert(path.clone());
+            Step::Repeat(times, steps) => {
+                for _ in 0..*times {
+                    Box::pin(self.act(steps)).await?;
                 }
             }
-            Step::Allow(which, path) => {
+            Step::Requests(which, part, answering) => {
                 for place in self.places(*which).await {
-                    self.replicas[place].refused.lock().unwrap().remove(path);
+                    self.replicas[place].otherwise.lock().unwrap().insert(part.clone(), *answering);
                 }
             }
             Step::Deaf(which, kinds) => {
@@ -280,6 +284,7 @@ impl Stage {
                 }
             }
             Step::Fenced(are_denied) => self.fenced = *are_denied,
+            Step::Memory(percent) => self.memory = *percent,
             Step::Remember => {
                 let server = self.server.embedded().unwrap().clone();
                 let backup = server.backup();
@@ -346,21 +351,28 @@ fn dated(
     })
 }
 
-/// A client to which the server forbids what has one of these in its path.
-fn refusing(client: Client, refused: Refused) -> Client {
+/// A client that the server answers otherwise where a request's line of method and path has one of these in it.
+fn answered(client: Client, otherwise: Otherwise) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
-        let path = request.uri().path();
-        let is_refused = refused.lock().unwrap().iter().any(|part| path.contains(part.as_str()));
+        let line = format!("{} {}", request.method(), request.uri().path());
+        let otherwise = otherwise.lock().unwrap();
+        let answering = otherwise.iter().filter(|(part, _)| line.contains(part.as_str())).map(|(_, it)| *it);
+        let answering = answering.last().unwrap_or(Answering::Answered);
         let client = client.clone();
         async move {
-            if !is_refused {
-                return client.send(request).await;
-            }
-            let said = Answer::refusal(StatusCode::FORBIDDEN, "Forbidden").body.to_string();
-            let answer = Response::builder().status(StatusCode::FORBIDDEN);
-            let answer =
-                answer.header(header::CONTENT_TYPE, "application/json").body(Body::from(said.into_bytes()));
-            Ok(answer.expect("a response"))
+            let (status, reason) = match answering {
+                Answering::Forbidden => (StatusCode::FORBIDDEN, "Forbidden"),
+                Answering::Failing => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
+                Answering::Answered | Answering::Slow => {
+                    if answering == Answering::Slow {
+                        sleep(Duration::from_secs(3)).await;
+                    }
+                    return client.send(request).await;
+                }
+            };
+            let said = Answer::refusal(status, reason).body.to_string();
+            let answer = Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
+            Ok(answer.body(Body::from(said.into_bytes())).expect("a response"))
         }
     });
     Client::new(service, "default")
