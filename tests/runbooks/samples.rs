@@ -77,7 +77,8 @@ impl Samples {
 
     /// What the kubelet and kube-state-metrics show of a replica's memory.
     pub fn memory(&mut self, pod: &str, percent: u32) {
-        let labels = format!("cluster=\"c\",namespace=\"mooring-system\",pod=\"{pod}\",container=\"mooring\"");
+        let labels =
+            format!("cluster=\"c\",namespace=\"mooring-system\",pod=\"{pod}\",container=\"mooring\"");
         self.add(format!("container_memory_working_set_bytes{{{labels}}}"), f64::from(percent));
         self.add(format!("kube_pod_container_resource_limits{{{labels},resource=\"memory\"}}"), 100.0);
     }

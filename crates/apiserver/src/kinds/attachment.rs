@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::{Keep, Meta, VolumeSpec};
 use crate::{
     ids::{DriverName, NodeName, VolumeName},
-    protobuf::{lossy, message, time},
+    protobuf::{message, time},
 };
 
 /// A VolumeAttachment.
@@ -68,7 +68,7 @@ pub struct VolumeError {
     /// What the driver said.
     pub message: Box<str>,
 }
-message!(VolumeError { time: 1 by time, message: 2 by lossy });
+message!(VolumeError { time: 1 by time, message: 2 });
 
 impl Keep for VolumeAttachment {
     fn trim(&mut self) {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     ids::{ClaimKey, NamespacedName, NodeName},
-    protobuf::{FromProtobuf, Values, enumeration, lossy, message},
+    protobuf::{FromProtobuf, Values, enumeration, message},
     text::Text,
     wire::DecodeError,
 };
@@ -141,7 +141,7 @@ struct StatusFields {
 }
 message!(StatusFields {
     phase: 1,
-    message: 3 by lossy,
+    message: 3,
     container_statuses: 8,
     init_container_statuses: 10,
     ephemeral_container_statuses: 13,

@@ -53,7 +53,7 @@ fn of_protobuf(raw: &[u8]) -> Result<Option<Vec<ClaimTemplate>>, DecodeError> {
         }
         let ephemeral = source.of(EPHEMERAL).message(1 << TEMPLATE)?;
         let Some(template) = template(ephemeral.of(TEMPLATE))? else { return Ok(None) };
-        templates.push(ClaimTemplate { volume: volume.of(NAME).text()?.into(), template });
+        templates.push(ClaimTemplate { volume: volume.of(NAME).text()?.as_ref().into(), template });
     }
     Ok(Some(templates))
 }
@@ -155,7 +155,7 @@ impl Form {
                 if !field.is_object() {
                     *field = Value::Object(Map::new());
                 }
-                field.as_object_mut()?.insert(entry.of(1).text().ok()?.to_owned(), value);
+                field.as_object_mut()?.insert(entry.of(1).text().ok()?.into_owned(), value);
             }
         }
         Some(())

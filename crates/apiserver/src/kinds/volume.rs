@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     ids::{AttributesClassName, ClaimKey, DriverName, NamespacedName, Uid},
-    protobuf::{FromProtobuf as _, Message, Values, enumeration, lossy, message, quantities},
+    protobuf::{FromProtobuf as _, Message, Values, enumeration, message, quantities},
     text::{Text, TextList, TextMap},
     wire::DecodeError,
 };
@@ -260,7 +260,7 @@ pub struct VolumeStatus {
     /// Human-readable detail of the phase.
     pub message: Box<str>,
 }
-message!(VolumeStatus { phase: 1, message: 2 by lossy });
+message!(VolumeStatus { phase: 1, message: 2 });
 
 /// `status.phase` of a PersistentVolume.
 #[derive(

@@ -4,6 +4,8 @@
 //! table names are skipped by their length, and texts are shared without a copy in between. An error names the field by
 //! its path, as in JSON.
 
+use std::borrow::Cow;
+
 use arcstr::ArcStr;
 use k8s_openapi::jiff::Timestamp;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -129,14 +131,16 @@ impl<'f, 'a> Values<'f, 'a> {
         }
     }
 
-    /// A text; empty if there is none.
-    pub(crate) fn text(self) -> Result<&'a str, DecodeError> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| DecodeError::value(".", "it is not UTF-8"))
+    /// A text; empty if there is none. protobuf's strings are UTF-8, but Go does not check. As in the server's JSON,
+    /// U+FFFD stands for what is none, so that one such text of a stranger's does not make its object unreadable.
+    pub(crate) fn text(self) -> Result<Cow<'a, str>, DecodeError> {
+        self.bytes().map(String::from_utf8_lossy)
     }
 
     /// The value of an enumeration by its name.
     pub(crate) fn name<T: DeserializeOwned>(self) -> Result<T, DecodeError> {
-        let name: StrDeserializer<'_, serde::de::value::Error> = StrDeserializer::new(self.text()?);
+        let name = self.text()?;
+        let name: StrDeserializer<'_, serde::de::value::Error> = StrDeserializer::new(&name);
         T::deserialize(name).map_err(|_| DecodeError::value(".", "no value of the enumeration"))
     }
 
@@ -193,7 +197,7 @@ macro_rules! texts {
     ($($type:ty: $of:expr;)+) => {$(
         impl FromProtobuf for $type {
             fn from_values(values: Values<'_, '_>) -> Result<Self, DecodeError> {
-                values.text().map($of)
+                values.text().map(|text| $of(&*text))
             }
         }
     )+};
@@ -245,7 +249,7 @@ impl FromProtobuf for i64 {
 
 impl FromProtobuf for ResourceVersion {
     fn from_values(values: Values<'_, '_>) -> Result<Self, DecodeError> {
-        match values.text()? {
+        match &*values.text()? {
             "" => Ok(Self::default()),
             text => text.parse().map(Self).map_err(|_| DecodeError::value(".", "it is no integer")),
         }
@@ -272,7 +276,7 @@ impl<T: FromProtobuf> FromProtobuf for Vec<T> {
 
 impl FromProtobuf for TextList {
     fn from_values(values: Values<'_, '_>) -> Result<Self, DecodeError> {
-        values.each().map(Values::text).collect()
+        values.each().map(Text::from_values).collect()
     }
 }
 
@@ -301,8 +305,8 @@ pub(crate) fn entries(
     for entry in values.each() {
         let entry = entry.message(ENTRY)?;
         let key = entry.of(1).text()?;
-        if is_kept(key) {
-            kept.push((key, entry.of(2).text()?));
+        if is_kept(&key) {
+            kept.push((Text::from(&*key), Text::from_values(entry.of(2))?));
         }
     }
     Ok(kept.into_iter().collect())
@@ -313,14 +317,15 @@ pub(crate) fn quantities(values: Values<'_, '_>) -> Result<TextMap, DecodeError>
     let mut quantities = Vec::new();
     for entry in values.each() {
         let entry = entry.message(ENTRY)?;
-        quantities.push((entry.of(1).text()?, entry.of(2).message(1 << 1)?.of(1).text()?));
+        quantities
+            .push((Text::from_values(entry.of(1))?, Text::from_values(entry.of(2).message(1 << 1)?.of(1))?));
     }
     Ok(quantities.into_iter().collect())
 }
 
 /// A text that stands nowhere else.
 pub(crate) fn own(values: Values<'_, '_>) -> Result<ArcStr, DecodeError> {
-    values.text().map(ArcStr::from)
+    values.text().map(|text| ArcStr::from(&*text))
 }
 
 /// What can be read of a field; none if it is empty, too.
@@ -329,12 +334,6 @@ pub(crate) fn lenient<T: FromProtobuf + Default + PartialEq>(
     values: Values<'_, '_>,
 ) -> Result<Option<T>, DecodeError> {
     Ok(T::from_values(values).ok().filter(|value| *value != T::default()))
-}
-
-/// A text for people as Go writes it: protobuf's strings are UTF-8, but Go does not check, and an error message of a
-/// driver may be anything. JSON has the same replacements.
-pub(crate) fn lossy<T: From<String>>(values: Values<'_, '_>) -> Result<T, DecodeError> {
-    Ok(String::from_utf8_lossy(values.bytes()?).into_owned().into())
 }
 
 /// `meta.v1.Time`. Parts of a second are not read, as in Go. The zero time, which JSON writes as `null`, is an empty

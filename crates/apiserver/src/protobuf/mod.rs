@@ -14,7 +14,7 @@ use super::{
     wire::{AttachmentNames, DecodeError, Head, Status, WatchEvent, WatchEventKind},
 };
 pub(crate) use message::{
-    Fields, Message, Value, entries, enumeration, lenient, lossy, message, own, quantities, read, time,
+    Fields, Message, Value, entries, enumeration, lenient, message, own, quantities, read, time,
 };
 pub use message::{FromProtobuf, Values};
 
@@ -107,7 +107,6 @@ mod tests {
         // name, the spec, the names
         let cases = [
             ("both", [source.clone(), field(3, b"n1")].concat(), names(Some("n1"), Some("pv"))),
-            ("no text", [source.clone(), field(3, b"\xff")].concat(), names(None, Some("pv"))),
             ("no message", [field(2, b"\x0a\x09"), field(3, b"n1")].concat(), names(Some("n1"), None)),
             ("neither", Vec::new(), names(None, None)),
         ];

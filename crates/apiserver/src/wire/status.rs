@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::protobuf::{lossy, message};
+use crate::protobuf::message;
 
 /// A `Status`, as far as we read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -20,7 +20,7 @@ pub struct Status {
     #[serde(deserialize_with = "or_default")]
     pub details: StatusDetails,
 }
-message!(Status { message: 3 by lossy, reason: 4, details: 5, code: 6 });
+message!(Status { message: 3, reason: 4, details: 5, code: 6 });
 
 /// `details` of a [`Status`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
