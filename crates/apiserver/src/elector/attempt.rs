@@ -139,16 +139,20 @@ impl Elector {
         if let Some(left) = observed.grace_for(&self.candidacy.identity) {
             self.grace.inherit(now, left);
         }
-        if let Some(revision) = observed.revision() {
-            // One question at a time, each to a quorum: only a restore of etcd answers with an older one.
-            let newest = self.seen;
-            if revision < newest {
-                tracing::warn!(lease = %self.lease(), revision, newest, "the lease went back in time: etcd was restored");
-                self.grace.begin(now);
-            }
-            self.seen = revision;
-        }
+        self.see(&observed, now);
         Ok(observed)
+    }
+
+    /// Compares the lease's revision with the last one. One request at a time, each to a quorum: only a restore of etcd
+    /// answers with an older one, also when a lease that the backup lacks is made anew (E11).
+    fn see(&mut self, observed: &Observed, now: Instant) {
+        let Some(revision) = observed.revision() else { return };
+        let newest = self.seen;
+        if revision < newest {
+            tracing::warn!(lease = %self.lease(), revision, newest, "the lease went back in time: etcd was restored");
+            self.grace.begin(now);
+        }
+        self.seen = revision;
     }
 
     /// Writes the lease, and keeps the answer for the next time. The right to lead counts from
@@ -157,10 +161,9 @@ impl Elector {
         let (sent, suspended) = (Instant::now(), self.leadership.suspended());
         let answer = self.caller.send(&Request { verb, path: self.path(verb), body }).await?;
         let lease = parse(&answer, &self.candidacy.name)?;
-        let observed = Observed::update(self.observed.as_ref(), Some(lease), Instant::now());
-        if let Some(revision) = observed.revision() {
-            self.seen = revision;
-        }
+        let now = Instant::now();
+        let observed = Observed::update(self.observed.as_ref(), Some(lease), now);
+        self.see(&observed, now);
         self.view.send_modify(|view| {
             observed.holder().clone_into(&mut view.holder);
             view.error = None;

@@ -171,7 +171,7 @@ impl<T: Narrow> Table<T> {
                 let row = present.get_mut();
                 row.listed = listed;
                 if row.object.metadata().resource_version >= revision {
-                    return false;
+                    return was_unreadable;
                 }
                 let changed = self.replace(row, object);
                 changed || was_unreadable

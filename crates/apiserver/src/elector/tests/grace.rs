@@ -41,6 +41,20 @@ async fn e11_a_lease_that_goes_back_in_time_begins_a_grace_that_successors_keep(
 }
 
 #[tokio::test(start_paused = true)]
+async fn e11_a_lease_that_a_backup_lacks_is_made_anew_and_begins_a_grace() {
+    let server = Server::default();
+    let leader = start(&server, "a", async {});
+    leader.wins_within(FIRST + 1).await;
+    seconds(20).await;
+    server.with(|store| {
+        store.revision -= 4;
+        store.lease = None;
+    });
+    seconds(5).await;
+    assert!(leader.leads() && leader.grace.left(Instant::now()).is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn e11_a_standby_that_saw_a_restore_tells_the_leader() {
     let server = Server::default();
     let leader = start(&server, "a", async {});
