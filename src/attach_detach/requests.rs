@@ -108,7 +108,7 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
                 ActTarget::Node(name) => Node::path(name),
                 ActTarget::Attachment(_, name) => VolumeAttachment::path(name),
             };
-            caller.owners(path, uid, target.field().pointer()).await.map(Answer::Owners)
+            caller.owners(path, uid, &target.pointer()).await.map(Answer::Owners)
         }
     }
 }

@@ -84,13 +84,8 @@ impl Teller {
             self.counters.add(kind, *count);
         }
         for write in &news.read {
-            let manager = write.owner.manager().unwrap_or_default();
-            tracing::info!(
-                object = write.object,
-                field = write.field.as_str(),
-                manager,
-                "written by another"
-            );
+            let manager = write.manager.as_deref().unwrap_or_default();
+            tracing::info!(object = write.object, field = write.field, manager, "written by another");
         }
         let clock = WallClock::now();
         let text = news.signal.as_ref().map(|by| {
@@ -108,8 +103,8 @@ impl Teller {
         let row = |write: &ForeignWrite| {
             json!({
                 "object": write.object,
-                "field": write.field.as_str(),
-                "manager": write.owner.manager(),
+                "field": write.field,
+                "manager": write.manager,
                 "until": seconds(clock.at(write.until)),
             })
         };
