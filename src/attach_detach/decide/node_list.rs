@@ -88,11 +88,11 @@ pub fn next(view: &NodeView<'_>, now: Instant) -> NodeStep {
         report_as_attached => report_as_attached,
     };
     let reports = volumes.iter().map(|(volume, node_volume)| (*volume, report(node_volume)));
-    let node = state.node.as_deref().filter(|_| !requests.is_outdated());
+    let node = state.node.as_deref().filter(|_| !requests.is_outdated);
     let detach_waits = volumes.iter().any(|(_, node_volume)| node_volume.needs_proof());
     let Some(change) = node.and_then(|node| change(node, reports)) else {
         let settles_at = requests.in_doubt.map(|patch| patch.until);
-        let is_due = requests.is_outdated() || detach_waits || settles_at.is_some_and(|at| at <= now);
+        let is_due = requests.is_outdated || detach_waits || settles_at.is_some_and(|at| at <= now);
         return if is_due { NodeStep::Read } else { NodeStep::Wait(settles_at) };
     };
     if let Some(at) = node.and_then(|node| requests.repeats_at(node, &change.list, now)) {
@@ -233,7 +233,7 @@ mod tests {
         let refused = CallError::Refused { code: 403, message: "no".to_owned() };
         let nothing = |_: &mut NodeRequests| {};
         let under_way = |requests: &mut NodeRequests| requests.read(None);
-        let outdated = NodeRequests::outdate;
+        let outdated = |requests: &mut NodeRequests| requests.is_outdated = true;
         let failed = |requests: &mut NodeRequests| requests.failed(&refused, &answered);
         let in_doubt =
             |requests: &mut NodeRequests| requests.in_doubt = Some(InDoubt { revision, until: settles_at });
