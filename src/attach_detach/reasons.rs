@@ -28,7 +28,7 @@ use super::{
 use crate::{
     controller::{
         asked::Names,
-        report::{self, Concerns, Reason, ReportKey, WallClock},
+        report::{self, Reason, ReportKey, WallClock},
     },
     telemetry::transition::Named,
 };
@@ -157,14 +157,8 @@ impl ReportKey for AttachDetachKey {
         }
     }
 
-    fn concerns(&self, other: Option<String>) -> Concerns {
-        let (volume, node) = match self {
-            Self::NodeVolume(NodeVolumeKey { volume, node }) => {
-                (Some(volume.to_string()), Some(node.to_string()))
-            }
-            Self::PodVolume(..) | Self::Foreign(_) => (other, None),
-        };
-        Concerns { volume, node, claim: None }
+    fn concerns(&self) -> Names {
+        if let Self::NodeVolume(_) = self { self.names() } else { Names::new() }
     }
 }
 

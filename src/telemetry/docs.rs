@@ -64,9 +64,10 @@ fn attachment(from: &'static str, to: &'static str, reason: &'static str) -> Tra
         attempt: 1,
         revision: Some("4720".to_owned()),
         took: Some(Duration::from_micros(4_250)),
-        volume: Some("kubernetes.io/csi/ebs.csi.aws.com^vol-1".to_owned()),
-        node: Some("node-7".to_owned()),
-        claim: None,
+        concerns: vec![
+            ("volume", "kubernetes.io/csi/ebs.csi.aws.com^vol-1".to_owned()),
+            ("node", "node-7".to_owned()),
+        ],
     }
 }
 
@@ -79,9 +80,7 @@ fn volume(from: &'static str, to: &'static str, reason: &'static str) -> Transit
         attempt: 1,
         revision: Some("4730".to_owned()),
         took: Some(Duration::from_millis(31)),
-        volume: None,
-        node: None,
-        claim: Some("shop/data-db-0".to_owned()),
+        concerns: vec![("claim", "shop/data-db-0".to_owned())],
     }
 }
 

@@ -59,12 +59,9 @@ pub struct Transition {
     pub revision: Option<String>,
     /// How long it was what it was, for the reason it had, if that was seen.
     pub took: Option<Duration>,
-    /// The other objects that it concerns: volume and node of an attachment, volume of a claim, claim of a volume.
-    pub volume: Option<String>,
-    /// See [`Self::volume`].
-    pub node: Option<String>,
-    /// See [`Self::volume`].
-    pub claim: Option<String>,
+    /// The other objects that it concerns, each under its kind: `volume` and `node` of an attachment, `volume` of a claim,
+    /// `claim` of a volume.
+    pub concerns: Vec<(&'static str, String)>,
 }
 
 impl Transition {
@@ -72,7 +69,7 @@ impl Transition {
     pub fn log(&self) {
         let Self { object: Named { object, namespace }, reason, from, to, attempt, revision, took, .. } =
             self;
-        let Self { volume, node, claim, .. } = self;
+        let of = |kind| self.concerns.iter().find(|(known, _)| *known == kind).map(|(_, name)| name);
         tracing::info!(
             target: STATE_TARGET,
             object,
@@ -83,9 +80,9 @@ impl Transition {
             attempt,
             revision,
             took = took.map(seconds),
-            volume,
-            node,
-            claim,
+            volume = of("volume"),
+            node = of("node"),
+            claim = of("claim"),
             "state changed"
         );
     }
@@ -112,9 +109,7 @@ pub(crate) mod tests {
             attempt: 1,
             revision: Some("4711".to_owned()),
             took: Some(Duration::from_micros(18_250)),
-            volume: Some("pv-local-03".to_owned()),
-            node: None,
-            claim: None,
+            concerns: vec![("volume", "pv-local-03".to_owned())],
         }
     }
 

@@ -68,10 +68,6 @@ impl ReportKey for Key {
     fn named(&self) -> Named {
         Named::in_cluster(PersistentVolume::KIND, VolumeName::from(self.0).as_str())
     }
-
-    fn concerns(&self, other: Option<String>) -> Concerns {
-        Concerns { claim: other, ..Concerns::default() }
-    }
 }
 
 /// What the log says of reports of a volume, one a second, each with its state before a write of ours if there was one;
