@@ -116,7 +116,7 @@ impl AttachDetach {
                 let is_desired = self.desired.get(volume, node).is_some();
                 self.actual.node_volume_mut(volume, node).read_absent(is_desired, answered);
             }
-            Err(error) => self.actual.node_volume_mut(volume, node).read_failed(&error, answered),
+            Err(error) => self.actual.node_volume_mut(volume, node).failed(&error, true, answered),
         }
     }
 
@@ -184,7 +184,7 @@ impl AttachDetach {
                     return self.node_call_failed(name, |requests| requests.read_in_vain(answered));
                 }
                 if let Some(error) = requests.was_read(revision) {
-                    self.node_call_failed(name, |requests| requests.failed(&error, answered));
+                    self.node_call_failed(name, |requests| requests.failed(&error, false, answered));
                 }
                 let touched = self.actual.settle_node(name, answered.asked);
                 self.queue.add_on(name, touched);
@@ -193,14 +193,14 @@ impl AttachDetach {
             Ok(_) => {}
             Err(error @ CallError::NotFound(_)) => self.node_not_found(name, &error, sent, answered),
             Err(error) => {
-                self.node_call_failed(name, |requests| requests.read_failed(&error, answered));
+                self.node_call_failed(name, |requests| requests.failed(&error, true, answered));
             }
         }
     }
 
     fn node_not_found(&mut self, name: &NodeName, error: &CallError, sent: Sequence, answered: &Answered) {
         if !self.node_is_gone(name, sent) {
-            self.node_call_failed(name, |requests| requests.failed(error, answered));
+            self.node_call_failed(name, |requests| requests.failed(error, false, answered));
         }
     }
 

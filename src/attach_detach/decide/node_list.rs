@@ -234,7 +234,7 @@ mod tests {
         let nothing = |_: &mut NodeRequests| {};
         let under_way = |requests: &mut NodeRequests| requests.read(None);
         let outdated = |requests: &mut NodeRequests| requests.is_outdated = true;
-        let failed = |requests: &mut NodeRequests| requests.failed(&refused, &answered);
+        let failed = |requests: &mut NodeRequests| requests.failed(&refused, false, &answered);
         let in_doubt =
             |requests: &mut NodeRequests| requests.in_doubt = Some(InDoubt { revision, until: settles_at });
         let settled =

@@ -44,8 +44,8 @@ impl NodeVolume {
             }
             self.uncertain = Some(Uncertain { until: answered.in_doubt_until(), read_absent: false });
         }
-        if !matches!(error, CallError::NotLeader | CallError::AlreadyExists(_)) {
-            self.failed(error, answered);
+        if !matches!(error, CallError::AlreadyExists(_)) {
+            self.failed(error, false, answered);
         }
     }
 
@@ -62,7 +62,6 @@ impl NodeVolume {
             self.note_deletion(uid, Deletion::InDoubt { until: answered.in_doubt_until() });
         }
         match error {
-            CallError::NotLeader => {}
             CallError::Conflict(_) => {
                 // What the watch has told of it since is looked at as it is. Otherwise it is read with the next plan.
                 let is_newest =
@@ -72,7 +71,7 @@ impl NodeVolume {
                 }
                 self.pause(|retry| retry.after_conflict(answered.now, answered.jitter));
             }
-            error => self.failed(error, answered),
+            error => self.failed(error, false, answered),
         }
     }
 
@@ -128,17 +127,9 @@ impl NodeVolume {
         }
     }
 
-    /// The live read failed.
-    pub fn read_failed(&mut self, error: &CallError, answered: &Answered) {
-        match error {
-            CallError::NotLeader => {}
-            CallError::Unknown(_) => self.pause(|retry| answered.silent(retry)),
-            error => self.failed(error, answered),
-        }
-    }
-
-    fn failed(&mut self, error: &CallError, answered: &Answered) {
-        self.pause(|retry| answered.failed(retry, error));
+    /// A read or a write failed.
+    pub fn failed(&mut self, error: &CallError, is_read: bool, answered: &Answered) {
+        self.pause(|retry| answered.failed(retry, error, is_read));
     }
 }
 

@@ -159,7 +159,7 @@ impl NodeRequests {
 
     /// A patch failed for another reason.
     pub fn patch_failed(&mut self, revision: ResourceVersion, error: &CallError, answered: &Answered) {
-        self.failed(error, answered);
+        self.failed(error, false, answered);
         if !error.is_certain() {
             self.in_doubt = Some(InDoubt::since(answered.now, answered.settle_time, revision));
             self.is_outdated = true;
@@ -191,17 +191,9 @@ impl NodeRequests {
         None
     }
 
-    /// The node could not be read.
-    pub fn read_failed(&mut self, error: &CallError, answered: &Answered) {
-        if error.is_certain() {
-            return self.failed(error, answered);
-        }
-        self.retry = answered.silent(mem::take(&mut self.retry));
-    }
-
-    /// A request failed.
-    pub fn failed(&mut self, error: &CallError, answered: &Answered) {
-        let retry = answered.failed(mem::take(&mut self.retry), error);
+    /// A read or a write failed.
+    pub fn failed(&mut self, error: &CallError, is_read: bool, answered: &Answered) {
+        let retry = answered.failed(mem::take(&mut self.retry), error, is_read);
         let is_asked = matches!(error, CallError::Throttled { .. });
         self.retry = if is_asked { retry } else { no_longer_than_a_list(retry, answered) };
     }
