@@ -40,7 +40,8 @@ pub struct Room {
 #[derive(Clone, Debug)]
 pub struct Dispatcher {
     to_send: Vec<(Sequence, Call)>,
-    last_sent: Sequence,
+    /// The place of the last request in the order of sending.
+    pub(super) last_sent: Sequence,
     /// When each that is under way was sent: what a read shows may be as old as that, however late its answer.
     under_way: BTreeMap<Sequence, Instant>,
     most: usize,
@@ -129,16 +130,6 @@ impl Dispatcher {
         self.under_way.len()
     }
 
-    /// The place of the last request in the order of sending.
-    pub(crate) fn last_sent(&self) -> Sequence {
-        self.last_sent
-    }
-
-    /// How far apart the status patches of one node are at present.
-    pub(crate) fn window(&self) -> Duration {
-        self.pace.window()
-    }
-
     /// Takes what is to be sent.
     pub fn take(&mut self) -> Vec<(Sequence, Call)> {
         mem::take(&mut self.to_send)
@@ -214,7 +205,7 @@ mod tests {
             assert_eq!(dispatcher.ended(&call, Sequence(1), true, second(3)), second(1), "{call:?}");
             assert_eq!(dispatcher.give_up(&call, Sequence(1)), None, "{call:?}");
             assert_eq!((dispatcher.in_flight(), left(&dispatcher)), (0, [8, NODE_CALLS]), "{call:?}");
-            assert_eq!(!dispatcher.window().is_zero(), sets_pace, "{call:?}");
+            assert_eq!(!dispatcher.pace.window().is_zero(), sets_pace, "{call:?}");
         }
     }
 
@@ -225,7 +216,7 @@ mod tests {
         let call = Call::ReadNode("n1".into());
         dispatcher.send(call.clone(), start);
         dispatcher.ended(&call, Sequence(1), false, start + Duration::from_secs(1));
-        assert!(dispatcher.window().is_zero());
+        assert!(dispatcher.pace.window().is_zero());
     }
 
     #[test]

@@ -223,7 +223,7 @@ impl AttachDetach {
     /// this verdict alone.
     fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &NodeVerdict, now: Instant) -> bool {
         // What its node's status is to say.
-        let sent = self.dispatcher.last_sent();
+        let sent = self.dispatcher.last_sent;
         let node_volume = self.actual.node_volume_mut(volume, node);
         let held = node_volume.may_be_attached();
         let forced = force_off_the_list(node_volume, verdict);
@@ -336,7 +336,7 @@ impl AttachDetach {
                 volumes: &self.actual.volumes_on(name).collect::<Vec<_>>(),
                 is_stood_off: self.stand_off(now).is_some_and(|why| why.holds(Some(state))),
                 asks_owner: self.second_writer.has_to_read(&target),
-                window: self.dispatcher.window(),
+                window: self.dispatcher.pace.window(),
             },
             now,
         );
@@ -420,7 +420,7 @@ fn force_off_the_list(node_volume: &mut NodeVolume, verdict: &NodeVerdict) -> Op
             node_volume.forced = None;
             Some((done, Forced::Done))
         }
-        (None, Some(_)) if node_volume.is_listed() => {
+        (None, Some(_)) if node_volume.listed => {
             node_volume.forced = None;
             None
         }

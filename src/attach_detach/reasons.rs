@@ -66,7 +66,7 @@ impl State {
             return match node_volume.call {
                 _ if node_volume.uncertain.is_some() => Self::Uncertain,
                 Some(AttachmentCall::Create) => Self::Attaching,
-                _ if node_volume.is_listed() || node_volume.mount == Mount::Possible => Self::Attached,
+                _ if node_volume.listed || node_volume.mount == Mount::Possible => Self::Attached,
                 _ => Self::Detached,
             };
         };

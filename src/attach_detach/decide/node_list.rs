@@ -74,7 +74,7 @@ pub enum NodeStep {
 pub fn next(view: &NodeView<'_>, now: Instant) -> NodeStep {
     let NodeView { state, volumes, .. } = view;
     let requests = &state.requests;
-    if requests.is_under_way() {
+    if requests.is_under_way {
         return NodeStep::Wait(None);
     }
     if let Some(at) = requests.retry.pending(now) {

@@ -337,8 +337,8 @@ impl NodeVerdict {
     pub(in crate::attach_detach) fn standing_off(self, view: &NodeVolumeView<'_>, why: &Waiting) -> Self {
         let node_volume = view.node_volume;
         let deletes = matches!(self.step, Some(AttachStep::Delete(..)));
-        let unpublishes = node_volume.is_listed() && self.report_as_attached == ReportAsAttached::No;
-        let is_begun = *why == Waiting::HAND_OVER && !node_volume.is_listed();
+        let unpublishes = node_volume.listed && self.report_as_attached == ReportAsAttached::No;
+        let is_begun = *why == Waiting::HAND_OVER && !node_volume.listed;
         if !(self.unpublishes || deletes || unpublishes) || is_begun {
             return self;
         }
@@ -347,7 +347,7 @@ impl NodeVerdict {
             || node_volume.call == Some(AttachmentCall::Delete)
             || node_volume.deletion() != Deletion::None;
         let is_elsewhere = view.publishes == Some(false) || view.is_listed_elsewhere;
-        let is_attached = is_attached && !is_going && (node_volume.is_listed() || !is_elsewhere);
+        let is_attached = is_attached && !is_going && (node_volume.listed || !is_elsewhere);
         // Only what we took off ourselves is put back: what the watch says may be of yesterday (S10).
         let is_ours = node_volume.unpublishing != Unpublishing::None
             || node_volume.report_as_attached == ReportAsAttached::Yes;

@@ -151,7 +151,7 @@ impl ActualState {
     /// or mounted for all that is known.
     pub fn nodes_with_another_of_its_name(&self, volume: &VolumeId) -> impl Iterator<Item = &NodeName> {
         let has = |node_volume: &NodeVolume| {
-            node_volume.is_attached() || node_volume.is_listed() || node_volume.mount != Mount::No
+            node_volume.is_attached() || node_volume.listed || node_volume.mount != Mount::No
         };
         let others = self.of_another(volume);
         others
@@ -284,15 +284,5 @@ impl ActualState {
     /// The VolumeAttachments that name the PersistentVolume, whether a known volume explains them or not.
     pub fn attachments_of(&self, source: &VolumeName) -> impl Iterator<Item = AttachmentName> {
         self.sources.of(source.clone()).cloned().chain(self.unidentified.of(source))
-    }
-
-    /// VolumeAttachments on the node that no known volume explains: worth another look when it changes.
-    pub(crate) fn unidentified_on(&self, node: &NodeName) -> Vec<AttachmentName> {
-        self.unidentified.on(node)
-    }
-
-    /// VolumeAttachments that name the PersistentVolume, which does not explain them, likewise.
-    pub(crate) fn unidentified_of(&self, volume: &VolumeName) -> Vec<AttachmentName> {
-        self.unidentified.of(volume)
     }
 }

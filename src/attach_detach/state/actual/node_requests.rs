@@ -20,7 +20,7 @@ use crate::controller::{in_doubt::InDoubt, retry::Retry, undone::Undone};
 #[derive(Clone, Debug, Default)]
 pub struct NodeRequests {
     /// At most one patch or read is under way, so that answers come in the order of requests.
-    is_under_way: bool,
+    pub is_under_way: bool,
     /// The node has moved past what was last seen of it: nothing is written before it was read live.
     pub is_outdated: bool,
     /// The revision that a patch named when it was refused for that, if the node was not read since.
@@ -55,11 +55,6 @@ struct OwnList {
 }
 
 impl NodeRequests {
-    /// Whether a patch or a read is under way.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.is_under_way
-    }
-
     /// Whether no earlier patch of ours can land any more.
     pub(crate) fn is_settled(&self) -> bool {
         self.in_doubt.is_none()
