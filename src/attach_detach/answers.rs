@@ -18,8 +18,7 @@ use super::{
     reasons::NodeVolumeKey,
     state::{
         actual::{
-            Deletion, Found, Operation, answered::Answered, node_requests::NodeRequests,
-            unpublishing::Sequence,
+            Deletion, Operation, answered::Answered, node_requests::NodeRequests, unpublishing::Sequence,
         },
         desired::volume_name::VolumeId,
     },
@@ -103,12 +102,9 @@ impl AttachDetach {
                 self.objects.observe_response(attachment);
                 self.refresh_attachment(&name, answered.now);
                 let is_there = self.objects.attachments.get(&name).is_some();
-                match self.actual.node_volume_mut(volume, node).read_found(&name, is_there, answered) {
-                    Found::Known => {}
-                    Found::NameTaken => self.actual.note_name_taken(&name, volume, node),
-                    Found::MadeByAnother(uid) => {
-                        self.note_foreign(&ActTarget::Attachment(node.clone(), name), &uid, answered.now);
-                    }
+                let node_volume = self.actual.node_volume_mut(volume, node);
+                if let Some(uid) = node_volume.read_found(&name, is_there, answered) {
+                    self.note_foreign(&ActTarget::Attachment(node.clone(), name), &uid, answered.now);
                 }
             }
             Ok(_) => {}

@@ -264,9 +264,6 @@ impl AttachDetach {
             let source = identity.and_then(|identity| identity.source.clone());
             if attached.is_none() {
                 held.extend(self.actual.beside(name));
-                if let Some((volume, node)) = self.actual.note_name_free(name) {
-                    self.queue.add_on(&node, [volume]);
-                }
             }
             let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
             held.extend(self.actual.second_volumes_of(name));

@@ -15,17 +15,6 @@ use super::node_volume::{Deletion, NodeVolume, Uncertain, WhyRead};
 use super::{answered::Answered, unpublishing::Unpublishing};
 use crate::controller::retry::Retry;
 
-/// What a live read has found under the attachment's name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// Nothing new.
-    Known,
-    /// One that is not about this volume on this node (S9).
-    NameTaken,
-    /// The attachment of this UID, which another party has made.
-    MadeByAnother(Uid),
-}
-
 impl NodeVolume {
     /// The attachment was created.
     pub fn created(&mut self, answered: &Answered) {
@@ -75,9 +64,9 @@ impl NodeVolume {
         }
     }
 
-    /// A live read has found an attachment of that name, which this now knows if it is about this volume on this node.
-    /// `is_there` unless the watch has told since that it is gone.
-    pub fn read_found(&mut self, name: &AttachmentName, is_there: bool, answered: &Answered) -> Found {
+    /// A live read has found an attachment of that name, which this now knows if it is about this volume on this node (S9).
+    /// `is_there` unless the watch has told since that it is gone. Returns the UID of one that another party has made.
+    pub fn read_found(&mut self, name: &AttachmentName, is_there: bool, answered: &Answered) -> Option<Uid> {
         let why_read = self.why_read.take();
         self.uncertain = self.uncertain.filter(|uncertain| uncertain.until > answered.asked);
         self.settle_deletion(answered.asked);
@@ -87,7 +76,7 @@ impl NodeVolume {
             }
             self.why_read = Some(WhyRead::NameTaken(name.clone()));
             self.pause(|retry| answered.in_vain(retry));
-            return Found::NameTaken;
+            return None;
         }
         let uid = self.uid().cloned();
         let revision = self.attachment().map(|attachment| attachment.metadata.resource_version);
@@ -96,18 +85,17 @@ impl NodeVolume {
         {
             // It is as it was, and the next delete would be refused like the last.
             self.pause(|retry| answered.in_vain(retry));
-            return Found::Known;
+            return None;
         }
         if self.known.is_none() {
             // It is older than what the watch has told of it, and as unknown as it was.
             self.pause(|retry| retry.after_conflict(answered.now, answered.jitter));
-            return Found::Known;
+            return None;
         }
         if !matches!(why_read, Some(WhyRead::DeletionRefused(_))) {
             self.retry = Retry::default();
         }
-        let made = uid.filter(|_| is_there && why_read == Some(WhyRead::MadeByAnother));
-        made.map_or(Found::Known, Found::MadeByAnother)
+        uid.filter(|_| is_there && why_read == Some(WhyRead::MadeByAnother))
     }
 
     /// A live read has found nothing of that name. `is_desired` if a pod needs the volume here.
@@ -228,13 +216,13 @@ mod tests {
         let refused = |revision| Some(WhyRead::DeletionRefused(ResourceVersion(revision)));
         // name, why it is read, whether it is known now, whether it is there still, what is found, and a pause
         let cases = [
-            ("what we made", None, true, true, Found::Known, false),
-            ("S14 what another made", other(), true, true, Found::MadeByAnother("".into()), false),
-            ("it has gone since", other(), true, false, Found::Known, false),
-            ("S9 another volume's", other(), false, true, Found::NameTaken, true),
-            ("neither there nor known", other(), false, false, Found::Known, false),
-            ("it is as it was", refused(0), true, true, Found::Known, true),
-            ("S7 it has changed", refused(1), true, true, Found::Known, false),
+            ("what we made", None, true, true, None, false),
+            ("S14 what another made", other(), true, true, Some("".into()), false),
+            ("it has gone since", other(), true, false, None, false),
+            ("S9 another volume's", other(), false, true, None, true),
+            ("neither there nor known", other(), false, false, None, false),
+            ("it is as it was", refused(0), true, true, None, true),
+            ("S7 it has changed", refused(1), true, true, None, false),
         ];
         for (name, why_read, is_known, is_there, expected, pauses) in cases {
             let mut node_volume = NodeVolume { why_read, ..NodeVolume::default() };

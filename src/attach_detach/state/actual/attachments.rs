@@ -17,7 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     identification::{AttachmentIdentity, Candidates, identify, is_named_after},
-    node_volume::{Mount, NodeVolume, WhyRead},
+    node_volume::{Mount, NodeVolume},
     state::ActualState,
 };
 use crate::attach_detach::state::desired::volume_name::VolumeId;
@@ -236,21 +236,6 @@ impl ActualState {
             Some(identity) => (!identity.ours).then_some((Some(&identity.volume), &identity.node)),
             None => self.unidentified.get(name).map(|attachment| (None, &attachment.spec.node_name)),
         }
-    }
-
-    /// Notes that the name of the volume's attachment on the node is that of one which is about something else (S9).
-    pub fn note_name_taken(&mut self, name: &AttachmentName, volume: &VolumeId, node: &NodeName) {
-        self.taken.insert(name.clone(), (volume.clone(), node.clone()));
-    }
-
-    /// The attachment of that name is gone. Returns what has waited for the name, which pauses no longer.
-    pub fn note_name_free(&mut self, name: &AttachmentName) -> Option<(VolumeId, NodeName)> {
-        let (volume, node) = self.taken.remove(name)?;
-        let node_volume = self.volumes.get_mut(&volume)?.nodes.get_mut(&node)?;
-        if matches!(node_volume.why_read, Some(WhyRead::NameTaken(_))) {
-            node_volume.retry = mem::take(&mut node_volume.retry).due();
-        }
-        Some((volume, node))
     }
 
     /// Recognises the attachments of a volume among those that nothing has explained so far: their own

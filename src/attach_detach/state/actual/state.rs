@@ -68,8 +68,6 @@ pub struct ActualState {
     pub(super) sources: Relation<VolumeName, AttachmentName>,
     /// VolumeAttachments that no known volume explains: worth another look when their node or PersistentVolume changes.
     pub(in crate::attach_detach) unidentified: Unidentified,
-    /// What waits for a name that an attachment of something else has (S9).
-    pub(super) taken: HashMap<AttachmentName, (VolumeId, NodeName)>,
 }
 
 impl ActualState {
