@@ -4,11 +4,11 @@
 //! Bounded for any size of the cluster: the oldest change is forgotten first. Of a replica that stands by there is nothing:
 //! it judges nothing.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::transition::{Named, Transition};
 
@@ -16,16 +16,16 @@ use super::transition::{Named, Transition};
 pub const CHANGES: usize = 1 << 15;
 
 /// A change of state, as it was logged.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Change {
     /// When, by this machine's clock.
     pub at: Timestamp,
     /// What it was.
-    pub from: &'static str,
+    pub from: Cow<'static, str>,
     /// What it became.
-    pub to: &'static str,
+    pub to: Cow<'static, str>,
     /// Why: the code.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// Which attempt that belonged to, from 1.
     pub attempt: u32,
 }
@@ -46,8 +46,8 @@ impl History {
 
     /// Notes a change.
     pub fn note(&self, transition: &Transition, at: Timestamp) {
-        let Transition { object, reason, from, to, attempt, .. } = transition;
-        let change = Change { at, from, to, reason, attempt: *attempt };
+        let &Transition { ref object, reason, from, to, attempt, .. } = transition;
+        let change = Change { at, from: from.into(), to: to.into(), reason: reason.into(), attempt };
         let mut changes = self.0.lock();
         if changes.len() == CHANGES {
             changes.pop_front();
