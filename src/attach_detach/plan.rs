@@ -24,6 +24,7 @@ use super::{
         reconciler::{self, VolumeView},
         verdict::{AttachStep, ConflictingNode, NodeVerdict, Waiting},
     },
+    dispatcher::Room,
     facts::{Fact, Forced, Planned},
     guard::{second_writer::ActTarget, unreadable::unreadable_on},
     queue::{AT_ONCE, Key},
@@ -238,15 +239,16 @@ impl AttachDetach {
             self.queue.add_at(at, Key::NodeVolume(volume.clone(), node.clone()));
         }
         self.force_waits.judged(node, verdict);
-        let call = verdict.step.as_ref().and_then(AttachStep::call);
-        let has_room = call.is_none_or(|call| self.dispatcher.has_room_for(call));
+        let Room { volumes, new_volumes, .. } = self.dispatcher.room();
         // What is done now. What has no room is judged again when there is room.
         let node_volume = self.actual.node_volume_mut(volume, node);
         match &verdict.step {
-            Some(AttachStep::Create(_)) if !has_room => {
+            Some(AttachStep::Create(_)) if new_volumes == 0 => {
                 self.queue.add_new(volume.clone(), [node.clone()].into());
             }
-            Some(_) if !has_room => self.queue.add(volume.clone(), [node.clone()].into()),
+            Some(AttachStep::Delete(..) | AttachStep::ReadAttachment) if volumes == 0 => {
+                self.queue.add(volume.clone(), [node.clone()].into());
+            }
             Some(AttachStep::Create(source)) => {
                 let request = AttachmentRequest::Create(calls::create(volume, node, source));
                 self.send(volume, node, request, now);

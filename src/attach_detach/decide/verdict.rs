@@ -106,18 +106,6 @@ pub enum AttachStep {
     ReadAttachment,
 }
 
-impl AttachStep {
-    /// The request for the volume on the node that it takes, if any.
-    pub(in crate::attach_detach) fn call(&self) -> Option<AttachmentCall> {
-        match self {
-            Self::Create(_) => Some(AttachmentCall::Create),
-            Self::Delete(..) => Some(AttachmentCall::Delete),
-            Self::ReadAttachment => Some(AttachmentCall::Read),
-            Self::GiveUp(_) | Self::ReadNode => None,
-        }
-    }
-}
-
 /// What a volume on a node waits for, with the facts, and a sentence for people. Printed in logs, events and diagnosis.
 #[derive(Clone, Debug, PartialEq, Serialize, Error, IntoStaticStr)]
 #[serde(tag = "reason")]
