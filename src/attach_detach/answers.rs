@@ -11,7 +11,7 @@ use apiserver::{
 use tokio::time::Instant;
 
 use super::{
-    calls::Answer,
+    calls::{Answer, AttachmentRequest},
     controller::AttachDetach,
     facts::Fact,
     guard::second_writer::ActTarget,
@@ -82,7 +82,10 @@ impl AttachDetach {
             // The watch is about to tell of its end.
             Err(CallError::NotFound(_)) => node_volume.note_deletion(uid, Deletion::Accepted),
             Err(error) => {
-                node_volume.delete_failed((uid, revision), &error, answered);
+                if node_volume.delete_failed((uid, revision), &error, answered) {
+                    let read = AttachmentRequest::Read(volume.attachment_name(node));
+                    self.send(volume, node, read, answered.now);
+                }
                 self.operation_failed(volume, node, Operation::Detach, &error);
             }
         }

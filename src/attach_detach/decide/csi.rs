@@ -151,9 +151,6 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
             if call == AttachmentCall::Delete { ReportAsAttached::No } else { ReportAsAttached::Unchanged };
         return wait(report_as_attached, Waiting::DetachWaitingForAttacher);
     }
-    if matches!(node_volume.why_read, Some(WhyRead::DeletionRefused(_))) {
-        return wait(ReportAsAttached::Unchanged, Waiting::DetachWaitingForAttacher);
-    }
     let mut forced = None;
     if node_volume.in_use {
         if let Some(until) = node_volume.deletion_in_doubt() {

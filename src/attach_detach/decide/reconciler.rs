@@ -101,14 +101,13 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
         let begins_listing = view_of_node.kind == VolumeKind::NoOp
             && verdict.report_as_attached == ReportAsAttached::Yes
             && !(node_volume.listed || node_volume.mount == Mount::Possible);
-        let verdict = match &view.hand_over {
+        let mut verdict = match &view.hand_over {
             Some(waiting) if matches!(verdict.step, Some(AttachStep::Create(_))) => {
                 wait(verdict.report_as_attached, waiting.clone())
             }
             Some(waiting) if begins_listing => wait(ReportAsAttached::Unchanged, waiting.clone()),
             _ => verdict,
         };
-        let mut verdict = verdict.confirming(node_volume, now);
         // What ends by itself is judged again then.
         let until = verdict.waiting.as_ref().and_then(Waiting::until).filter(|until| *until > view.wall);
         let left = until.and_then(|until| until.duration_since(view.wall).try_into().ok());

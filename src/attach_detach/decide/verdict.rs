@@ -19,7 +19,7 @@ use crate::{
         options::ForcePolicy,
         state::{
             actual::{
-                AttachmentCall, Deletion, ForceReason, NodeVolume, ReportAsAttached, WhyRead,
+                AttachmentCall, Deletion, ForceReason, NodeVolume, ReportAsAttached,
                 node::{NodeDoubt, NodeState},
                 unpublishing::{Unpublished, Unpublishing},
             },
@@ -347,19 +347,6 @@ impl NodeVerdict {
     /// Nothing is done: an object that the rules would have to read cannot be read.
     pub(in crate::attach_detach) fn blocked(object: &str) -> Self {
         wait(ReportAsAttached::Unchanged, Waiting::Unreadable { object: object.to_owned() })
-    }
-
-    /// The same, and the attachment is read live if the server says that it is another object.
-    pub(in crate::attach_detach) fn confirming(mut self, node_volume: &NodeVolume, now: Instant) -> Self {
-        let is_to_be_read = matches!(node_volume.why_read, Some(WhyRead::DeletionRefused(_)));
-        if !is_to_be_read || node_volume.call.is_some() || self.step.is_some() {
-            return self;
-        }
-        match node_volume.retry.pending(now) {
-            Some(at) => self.wake_at = Some(self.wake_at.map_or(at, |wake_at| wake_at.min(at))),
-            None => self.step = Some(AttachStep::ReadAttachment),
-        }
-        self
     }
 
     pub(in crate::attach_detach) fn say(report_as_attached: ReportAsAttached) -> Self {

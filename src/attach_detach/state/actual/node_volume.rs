@@ -191,8 +191,6 @@ pub struct Uncertain {
 pub enum WhyRead {
     /// The server refused our create because there is one already, which we have not asked for.
     MadeByAnother,
-    /// The server refused to delete the attachment as it was at this revision: it has changed, or is another one.
-    DeletionRefused(ResourceVersion),
     /// There is one of that name which is not about this volume on this node (S9).
     NameTaken(AttachmentName),
 }
@@ -356,13 +354,10 @@ impl NodeVolume {
         }
     }
 
-    /// Takes note of a live read that was sent then: what was given up by then did not happen.
-    pub(in crate::attach_detach) fn settle_deletion(&mut self, asked: Instant) {
-        if let Some(known) = &mut self.known
-            && matches!(known.deletion, Deletion::InDoubt { until } if until <= asked)
-        {
-            known.deletion = Deletion::None;
-        }
+    /// Takes note of a live read that was sent then: what was given up by then did not happen. Returns whether that settles it.
+    pub(in crate::attach_detach) fn settle_deletion(&mut self, asked: Instant) -> bool {
+        let is_over = |known: &&mut KnownAttachment| matches!(known.deletion, Deletion::InDoubt { until } if until <= asked);
+        self.known.as_mut().filter(is_over).map(|known| known.deletion = Deletion::None).is_some()
     }
 
     /// Whether its attachment is on its way out, as the object says or the answer to our DELETE.
