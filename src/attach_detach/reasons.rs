@@ -101,10 +101,8 @@ impl NodeVolumeKey {
     pub fn named(&self) -> Named {
         let Self { volume, node } = self;
         match volume.kind() {
-            VolumeKind::Csi => {
-                Named::in_cluster(VolumeAttachment::KIND, volume.attachment_name(node).as_str())
-            }
-            VolumeKind::NoOp => Named::in_cluster(Node::KIND, node.as_str()),
+            VolumeKind::Csi => Named::by(VolumeAttachment::KIND, &volume.attachment_name(node)),
+            VolumeKind::NoOp => Named::by(Node::KIND, node),
         }
     }
 }
@@ -152,8 +150,8 @@ impl ReportKey for AttachDetachKey {
     fn named(&self) -> Named {
         match self {
             Self::NodeVolume(key) => key.named(),
-            Self::PodVolume(pod, _) => Named::in_namespace(Pod::KIND, pod.namespace(), pod.name()),
-            Self::Foreign(name) => Named::in_cluster(VolumeAttachment::KIND, name.as_str()),
+            Self::PodVolume(pod, _) => Named::by(Pod::KIND, pod),
+            Self::Foreign(name) => Named::by(VolumeAttachment::KIND, name),
         }
     }
 

@@ -139,7 +139,7 @@ fn log(call: &Call, actual: &ActualState, error: &CallError) {
             tracing::warn!(object = key.named().object, reason, attempt, %volume, %node, %error, "{what}");
         }
         Call::PatchNode(node, ..) | Call::ReadNode(node) | Call::ReadOwner(ActTarget::Node(node), _) => {
-            let Named { object, .. } = Named::in_cluster(Node::KIND, node.as_str());
+            let Named { object, .. } = Named::by(Node::KIND, node);
             let attempt =
                 actual.node(node).map_or(1, |state| state.requests.retry.failures().saturating_add(1));
             tracing::warn!(object, reason, attempt, %error, "request for the node failed");

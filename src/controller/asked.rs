@@ -73,17 +73,16 @@ impl Asked {
 
 /// An object as the log names it.
 fn named(field: &str, name: &str) -> Option<Named> {
-    let in_namespace =
-        |kind| name.split_once('/').map(|(space, name)| Named::in_namespace(kind, space, name));
-    match field {
-        "claim" => in_namespace(PersistentVolumeClaim::KIND),
-        "pod" => in_namespace(Pod::KIND),
-        "volume" => Some(Named::in_cluster(PersistentVolume::KIND, name)),
-        "attachment" => Some(Named::in_cluster(VolumeAttachment::KIND, name)),
-        "node" => Some(Named::in_cluster(Node::KIND, name)),
-        "vac" => Some(Named::in_cluster(VolumeAttributesClass::KIND, name)),
-        _ => None,
-    }
+    let kind = match field {
+        "claim" => PersistentVolumeClaim::KIND,
+        "pod" => Pod::KIND,
+        "volume" => PersistentVolume::KIND,
+        "attachment" => VolumeAttachment::KIND,
+        "node" => Node::KIND,
+        "vac" => VolumeAttributesClass::KIND,
+        _ => return None,
+    };
+    Some(Named::by(kind, name))
 }
 
 #[cfg(test)]
@@ -117,9 +116,9 @@ mod tests {
         let history = History::default();
         let example = crate::telemetry::transition::tests::example;
         for object in [
-            Named::in_namespace("PersistentVolumeClaim", "shop", "data"),
-            Named::in_namespace("PersistentVolumeClaim", "other", "data"),
-            Named::in_cluster("VolumeAttachment", "csi-1"),
+            Named::by("PersistentVolumeClaim", "shop/data"),
+            Named::by("PersistentVolumeClaim", "other/data"),
+            Named::by("VolumeAttachment", "csi-1"),
         ] {
             history.note(&Transition { object, ..example() }, Timestamp::UNIX_EPOCH);
         }

@@ -57,7 +57,7 @@ fn line(format: LoggingFormat, log: impl FnOnce()) -> String {
 
 fn attachment(from: &'static str, to: &'static str, reason: &'static str) -> Transition {
     Transition {
-        object: Named::in_cluster("VolumeAttachment", "csi-2f0e…"),
+        object: Named::by("VolumeAttachment", "csi-2f0e…"),
         reason,
         from,
         to,
@@ -73,7 +73,7 @@ fn attachment(from: &'static str, to: &'static str, reason: &'static str) -> Tra
 
 fn volume(from: &'static str, to: &'static str, reason: &'static str) -> Transition {
     Transition {
-        object: Named::in_cluster("PersistentVolume", "pv-local-03"),
+        object: Named::by("PersistentVolume", "pv-local-03"),
         reason,
         from,
         to,

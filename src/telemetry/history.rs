@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     fn claim(name: &str) -> Named {
-        Named::in_namespace("PersistentVolumeClaim", "shop", name)
+        Named::by("PersistentVolumeClaim", &format!("shop/{name}"))
     }
 
     fn change(name: &str, attempt: u32) -> Transition {

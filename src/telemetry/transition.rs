@@ -18,26 +18,13 @@ pub struct Named {
 }
 
 impl Named {
-    /// An object of a kind without namespaces.
-    #[must_use]
-    pub fn in_cluster(kind: &str, name: &str) -> Self {
-        Self { object: format!("{kind}/{name}"), namespace: None }
-    }
-
     /// An object by its key, which is printed with the namespace, if its kind has any.
     #[must_use]
-    pub fn by(kind: &str, key: &impl ToString) -> Self {
+    pub fn by(kind: &str, key: &(impl ToString + ?Sized)) -> Self {
         let key = key.to_string();
-        match key.split_once('/') {
-            Some((namespace, name)) => Self::in_namespace(kind, namespace, name),
-            None => Self::in_cluster(kind, &key),
-        }
-    }
-
-    /// An object in a namespace.
-    #[must_use]
-    pub fn in_namespace(kind: &str, namespace: &str, name: &str) -> Self {
-        Self { object: format!("{kind}/{name}"), namespace: Some(namespace.to_owned()) }
+        let (namespace, name) = key.split_once('/').unzip();
+        let object = format!("{kind}/{}", name.unwrap_or(&key));
+        Self { object, namespace: namespace.map(str::to_owned) }
     }
 }
 
@@ -102,7 +89,7 @@ pub(crate) mod tests {
     /// One of a claim.
     pub(crate) fn example() -> Transition {
         Transition {
-            object: Named::in_namespace("PersistentVolumeClaim", "shop", "data-db-0"),
+            object: Named::by("PersistentVolumeClaim", "shop/data-db-0"),
             reason: "Bound",
             from: "Pending",
             to: "Bound",

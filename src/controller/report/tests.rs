@@ -66,7 +66,7 @@ impl ReportKey for Key {
     }
 
     fn named(&self) -> Named {
-        Named::in_cluster(PersistentVolume::KIND, VolumeName::from(self.0).as_str())
+        Named::by(PersistentVolume::KIND, &VolumeName::from(self.0))
     }
 }
 
