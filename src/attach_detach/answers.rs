@@ -6,19 +6,20 @@
 use apiserver::{
     call::CallError,
     ids::{NodeName, ResourceVersion, Uid},
-    kinds::Narrow,
+    kinds::{Narrow, Node},
 };
 use tokio::time::Instant;
 
 use super::{
     calls::{Answer, AttachmentRequest},
     controller::AttachDetach,
-    facts::Fact,
+    facts::{Fact, Forced},
     guard::second_writer::ActTarget,
     reasons::NodeVolumeKey,
     state::{
         actual::{
-            Deletion, Operation, answered::Answered, node_requests::NodeRequests, unpublishing::Sequence,
+            Deletion, ForceReason, Operation, answered::Answered, node_requests::NodeRequests,
+            unpublishing::Sequence,
         },
         desired::volume_name::VolumeId,
     },
@@ -65,10 +66,17 @@ impl AttachDetach {
         result: Result<Answer, CallError>,
         answered: &Answered,
     ) {
+        let object = self.actual.node(node).and_then(|state| state.node.as_deref());
+        let is_out_of_service = object.is_some_and(Node::is_out_of_service);
         let node_volume = self.actual.node_volume_mut(volume, node);
         match result {
             Ok(answer) => {
                 node_volume.note_deletion(uid, Deletion::Accepted);
+                // KCM: pkg/controller/volume/attachdetach/reconciler: each detach from a node with the taint counts as forced,
+                // mounted or not.
+                if is_out_of_service && node_volume.forced.is_none() {
+                    self.report_forced(volume, node, ForceReason::OutOfService, Forced::Tainted);
+                }
                 // If the watch has told of its end already, the answer is history.
                 if let Answer::Attachment(attachment) = answer
                     && let name = attachment.key()

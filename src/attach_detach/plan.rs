@@ -255,10 +255,10 @@ impl AttachDetach {
             }
             Some(AttachStep::Delete(uid, revision, proof)) => {
                 // One that was not sent in the end is told already.
-                let is_told = verdict.forced.is_some() && node_volume.forced == verdict.forced;
+                let begins = verdict.forced.filter(|_| node_volume.forced != verdict.forced);
                 node_volume.forced = verdict.forced;
-                if !is_told {
-                    self.report_forced_delete(volume, node, verdict.forced);
+                if let Some(reason) = begins {
+                    self.report_forced(volume, node, reason, Forced::Begins);
                 }
                 let request = calls::delete(volume, node, (uid, *revision), proof);
                 let request = AttachmentRequest::Delete(uid.clone(), *revision, request);
@@ -283,17 +283,6 @@ impl AttachDetach {
             None => {}
         }
         held && !self.actual.node_volume_mut(volume, node).may_be_attached()
-    }
-
-    /// KCM: pkg/controller/volume/attachdetach/reconciler: each detach from a node with the taint counts as forced, mounted
-    /// or not.
-    fn report_forced_delete(&mut self, volume: &VolumeId, node: &NodeName, reason: Option<ForceReason>) {
-        let object = self.actual.node(node).and_then(|state| state.node.as_deref());
-        let is_out_of_service = object.is_some_and(Node::is_out_of_service);
-        let tainted = is_out_of_service.then_some((ForceReason::OutOfService, Forced::Tainted));
-        if let Some((reason, forced)) = reason.map(|reason| (reason, Forced::Begins)).or(tainted) {
-            self.report_forced(volume, node, reason, forced);
-        }
     }
 
     pub(super) fn send(

@@ -21,7 +21,7 @@ use crate::attach_detach::state::{
 };
 
 /// How long an attached volume waits, at least, to be listed together with those that are on their way to the
-/// same node. A quarter of what may pass at most (L4) where the server is not busy.
+/// same node. Where the server is not busy, that is all that it waits (L4).
 pub const WINDOW: Duration = Duration::from_millis(25);
 
 /// What `volumesAttached` of a node should become.
