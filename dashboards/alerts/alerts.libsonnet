@@ -268,7 +268,7 @@
           '0m',
           'sum %s (increase(attach_detach_controller_attachdetach_controller_forced_detaches{%s}[10m])) > 0' % [by(['job', 'reason']), job],
           'Volumes were detached by force.',
-          '{{ $value | humanize }} volumes were detached in ten minutes although their node had not unmounted them (reason: {{ $labels.reason }}).'
+          '{{ $value | humanize }} volumes were detached in ten minutes although their node had not unmounted them, or from a node with the taint out-of-service (reason: {{ $labels.reason }}).'
         ),
         alert(
           'MooringDetachStuck',

@@ -141,9 +141,11 @@ impl Look<'_> {
             Waiting::ClaimOrVolumeChanged => failed(&self.what_changed(), NOTEWORTHY),
             // What was attached there before its pod may use, whatever became of the object.
             Waiting::NodeGone if self.node_volume().is_some_and(NodeVolume::may_be_attached) => None,
-            Waiting::NodeGone | Waiting::Unreadable { .. } | Waiting::HandOver { .. } => {
-                failed(&waiting.to_string(), NOTEWORTHY)
-            }
+            Waiting::NodeGone
+            | Waiting::Unreadable { .. }
+            | Waiting::HandOver { .. }
+            | Waiting::ForeignWriter { .. }
+            | Waiting::RestoreGrace { .. } => failed(&waiting.to_string(), NOTEWORTHY),
             Waiting::NodeStatusRefused { .. } => {
                 Some((FAILURE, Announcement::not_listed(waiting), IMMEDIATELY))
             }

@@ -6,19 +6,19 @@
 use apiserver::{
     call::CallError,
     ids::{NodeName, ResourceVersion, Uid},
-    kinds::Narrow,
+    kinds::{Narrow, Node},
 };
 use tokio::time::Instant;
 
 use super::{
-    calls::Answer,
+    calls::{Answer, AttachmentRequest},
     controller::AttachDetach,
-    facts::Fact,
+    facts::{Fact, Forced},
     guard::second_writer::ActTarget,
     reasons::NodeVolumeKey,
     state::{
         actual::{
-            Deletion, Found, Operation, answered::Answered, node_requests::NodeRequests,
+            Deletion, ForceReason, Operation, answered::Answered, node_requests::NodeRequests,
             unpublishing::Sequence,
         },
         desired::volume_name::VolumeId,
@@ -66,10 +66,17 @@ impl AttachDetach {
         result: Result<Answer, CallError>,
         answered: &Answered,
     ) {
+        let object = self.actual.node(node).and_then(|state| state.node.as_deref());
+        let is_out_of_service = object.is_some_and(Node::is_out_of_service);
         let node_volume = self.actual.node_volume_mut(volume, node);
         match result {
             Ok(answer) => {
                 node_volume.note_deletion(uid, Deletion::Accepted);
+                // KCM: pkg/controller/volume/attachdetach/reconciler: each detach from a node with the taint counts as forced,
+                // mounted or not.
+                if is_out_of_service && node_volume.forced.is_none() {
+                    self.report_forced(volume, node, ForceReason::OutOfService, Forced::Tainted);
+                }
                 // If the watch has told of its end already, the answer is history.
                 if let Answer::Attachment(attachment) = answer
                     && let name = attachment.key()
@@ -83,7 +90,10 @@ impl AttachDetach {
             // The watch is about to tell of its end.
             Err(CallError::NotFound(_)) => node_volume.note_deletion(uid, Deletion::Accepted),
             Err(error) => {
-                node_volume.delete_failed((uid, revision), &error, answered);
+                if node_volume.delete_failed((uid, revision), &error, answered) {
+                    let read = AttachmentRequest::Read(volume.attachment_name(node));
+                    self.send(volume, node, read, answered.now);
+                }
                 self.operation_failed(volume, node, Operation::Detach, &error);
             }
         }
@@ -103,12 +113,9 @@ impl AttachDetach {
                 self.objects.observe_response(attachment);
                 self.refresh_attachment(&name, answered.now);
                 let is_there = self.objects.attachments.get(&name).is_some();
-                match self.actual.node_volume_mut(volume, node).read_found(&name, is_there, answered) {
-                    Found::Known => {}
-                    Found::NameTaken => self.actual.note_name_taken(&name, volume, node),
-                    Found::MadeByAnother(uid) => {
-                        self.note_foreign(&ActTarget::Attachment(node.clone(), name), &uid, answered.now);
-                    }
+                let node_volume = self.actual.node_volume_mut(volume, node);
+                if let Some(uid) = node_volume.read_found(&name, is_there, answered) {
+                    self.note_foreign(&ActTarget::Attachment(node.clone(), name), &uid, answered.now);
                 }
             }
             Ok(_) => {}
@@ -116,7 +123,7 @@ impl AttachDetach {
                 let is_desired = self.desired.get(volume, node).is_some();
                 self.actual.node_volume_mut(volume, node).read_absent(is_desired, answered);
             }
-            Err(error) => self.actual.node_volume_mut(volume, node).read_failed(&error, answered),
+            Err(error) => self.actual.node_volume_mut(volume, node).failed(&error, true, answered),
         }
     }
 
@@ -184,7 +191,7 @@ impl AttachDetach {
                     return self.node_call_failed(name, |requests| requests.read_in_vain(answered));
                 }
                 if let Some(error) = requests.was_read(revision) {
-                    self.node_call_failed(name, |requests| requests.failed(&error, answered));
+                    self.node_call_failed(name, |requests| requests.failed(&error, false, answered));
                 }
                 let touched = self.actual.settle_node(name, answered.asked);
                 self.queue.add_on(name, touched);
@@ -193,14 +200,14 @@ impl AttachDetach {
             Ok(_) => {}
             Err(error @ CallError::NotFound(_)) => self.node_not_found(name, &error, sent, answered),
             Err(error) => {
-                self.node_call_failed(name, |requests| requests.read_failed(&error, answered));
+                self.node_call_failed(name, |requests| requests.failed(&error, true, answered));
             }
         }
     }
 
     fn node_not_found(&mut self, name: &NodeName, error: &CallError, sent: Sequence, answered: &Answered) {
         if !self.node_is_gone(name, sent) {
-            self.node_call_failed(name, |requests| requests.failed(error, answered));
+            self.node_call_failed(name, |requests| requests.failed(error, false, answered));
         }
     }
 

@@ -40,7 +40,8 @@ pub struct Room {
 #[derive(Clone, Debug)]
 pub struct Dispatcher {
     to_send: Vec<(Sequence, Call)>,
-    last_sent: Sequence,
+    /// The place of the last request in the order of sending.
+    pub(super) last_sent: Sequence,
     /// When each that is under way was sent: what a read shows may be as old as that, however late its answer.
     under_way: BTreeMap<Sequence, Instant>,
     most: usize,
@@ -118,25 +119,9 @@ impl Dispatcher {
         }
     }
 
-    /// Whether such a request may be sent.
-    pub(crate) fn has_room_for(&self, call: AttachmentCall) -> bool {
-        let Room { volumes, new_volumes, .. } = self.room();
-        if call == AttachmentCall::Create { new_volumes > 0 } else { volumes > 0 }
-    }
-
     /// How many requests are under way.
     pub fn in_flight(&self) -> usize {
         self.under_way.len()
-    }
-
-    /// The place of the last request in the order of sending.
-    pub(crate) fn last_sent(&self) -> Sequence {
-        self.last_sent
-    }
-
-    /// How far apart the status patches of one node are at present.
-    pub(crate) fn window(&self) -> Duration {
-        self.pace.window()
     }
 
     /// Takes what is to be sent.
@@ -214,7 +199,7 @@ mod tests {
             assert_eq!(dispatcher.ended(&call, Sequence(1), true, second(3)), second(1), "{call:?}");
             assert_eq!(dispatcher.give_up(&call, Sequence(1)), None, "{call:?}");
             assert_eq!((dispatcher.in_flight(), left(&dispatcher)), (0, [8, NODE_CALLS]), "{call:?}");
-            assert_eq!(!dispatcher.window().is_zero(), sets_pace, "{call:?}");
+            assert_eq!(!dispatcher.pace.window().is_zero(), sets_pace, "{call:?}");
         }
     }
 
@@ -225,7 +210,7 @@ mod tests {
         let call = Call::ReadNode("n1".into());
         dispatcher.send(call.clone(), start);
         dispatcher.ended(&call, Sequence(1), false, start + Duration::from_secs(1));
-        assert!(dispatcher.window().is_zero());
+        assert!(dispatcher.pace.window().is_zero());
     }
 
     #[test]
@@ -244,7 +229,11 @@ mod tests {
         };
         let fill = |dispatcher: &mut Dispatcher, kind| {
             let mut count = 0;
-            while dispatcher.has_room_for(kind) {
+            let has_room = |room: Room| match kind {
+                AttachmentCall::Create => room.new_volumes > 0,
+                AttachmentCall::Delete | AttachmentCall::Read => room.volumes > 0,
+            };
+            while has_room(dispatcher.room()) {
                 dispatcher.send(call(kind), now);
                 count += 1;
             }
@@ -262,7 +251,7 @@ mod tests {
         }
         let mut dispatcher = Dispatcher::new(None);
         assert_eq!(fill(&mut dispatcher, AttachmentCall::Delete), ATTACHMENT_CALLS);
-        assert!(!dispatcher.has_room_for(AttachmentCall::Create), "deletes may take all of it");
+        assert_eq!(dispatcher.room().new_volumes, 0, "deletes may take all of it");
     }
 
     const MS: Duration = Duration::from_millis(1);

@@ -82,10 +82,10 @@ pub struct PlanFacts {
 }
 
 impl PlanFacts {
-    /// The detaches that are forced, or from nodes with the taint.
+    /// The detaches that are forced.
     pub(super) fn forced(&self) -> impl Iterator<Item = (&NodeVolumeKey, ForceReason)> {
         self.facts.iter().filter_map(|fact| match fact {
-            Fact::Forced(key, reason, Forced::Begins | Forced::Tainted) => Some((key, *reason)),
+            Fact::Forced(key, reason, Forced::Begins) => Some((key, *reason)),
             _ => None,
         })
     }

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     controller::report::{Reason as _, ReportKey as _},
-    metrics::{Metrics, WriteConflicts},
+    metrics::{FedCounters, Metrics},
     telemetry::transition::Named,
 };
 
@@ -34,7 +34,7 @@ pub struct AttachDetachMetrics {
     planned: IntCounterVec,
     refusals: IntCounterVec,
     pub(crate) durations: Durations,
-    conflicts: WriteConflicts,
+    conflicts: FedCounters,
     patches: Histogram,
     in_use: IntGaugeVec,
 }
@@ -97,7 +97,7 @@ impl AttachDetachMetrics {
                 &Waiting::GUARDS,
             )?,
             durations: Durations::new(metrics)?,
-            conflicts: WriteConflicts::new(metrics, &WRITES)?,
+            conflicts: FedCounters::write_conflicts(metrics, &WRITES)?,
             patches,
             in_use: metrics.gauges(
                 "storage_count_attachable_volumes_in_use",
@@ -216,7 +216,7 @@ impl AttachDetachMetrics {
             _ => return,
         };
         if let Err(CallError::Conflict(_)) = result {
-            self.conflicts.count(write);
+            self.conflicts.add(write, 1);
         }
     }
 }

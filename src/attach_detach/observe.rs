@@ -121,7 +121,7 @@ impl AttachDetach {
 
     /// Looks at a PersistentVolume, which may explain VolumeAttachments that name it.
     pub(super) fn refresh_volume(&mut self, name: &VolumeName, now: Instant) {
-        for attachment in self.actual.unidentified_of(name) {
+        for attachment in self.actual.unidentified.of(name) {
             self.refresh_attachment(&attachment, now);
         }
         let Some(volume) = volume_of(&self.objects, name) else { return };
@@ -155,7 +155,7 @@ impl AttachDetach {
         let touched = self.observe_node(name, node.as_ref(), now);
         self.queue.add_on(name, touched);
         self.queue.add_node(name.clone());
-        for attachment in self.actual.unidentified_on(name) {
+        for attachment in self.actual.unidentified.on(name) {
             self.refresh_attachment(&attachment, now);
         }
     }
@@ -264,9 +264,6 @@ impl AttachDetach {
             let source = identity.and_then(|identity| identity.source.clone());
             if attached.is_none() {
                 held.extend(self.actual.beside(name));
-                if let Some((volume, node)) = self.actual.note_name_free(name) {
-                    self.queue.add_on(&node, [volume]);
-                }
             }
             let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
             held.extend(self.actual.second_volumes_of(name));

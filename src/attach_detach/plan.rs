@@ -24,6 +24,7 @@ use super::{
         reconciler::{self, VolumeView},
         verdict::{AttachStep, ConflictingNode, NodeVerdict, Waiting},
     },
+    dispatcher::Room,
     facts::{Fact, Forced, Planned},
     guard::{second_writer::ActTarget, unreadable::unreadable_on},
     queue::{AT_ONCE, Key},
@@ -223,7 +224,7 @@ impl AttachDetach {
     /// this verdict alone.
     fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &NodeVerdict, now: Instant) -> bool {
         // What its node's status is to say.
-        let sent = self.dispatcher.last_sent();
+        let sent = self.dispatcher.last_sent;
         let node_volume = self.actual.node_volume_mut(volume, node);
         let held = node_volume.may_be_attached();
         let forced = force_off_the_list(node_volume, verdict);
@@ -238,25 +239,26 @@ impl AttachDetach {
             self.queue.add_at(at, Key::NodeVolume(volume.clone(), node.clone()));
         }
         self.force_waits.judged(node, verdict);
-        let call = verdict.step.as_ref().and_then(AttachStep::call);
-        let has_room = call.is_none_or(|call| self.dispatcher.has_room_for(call));
+        let Room { volumes, new_volumes, .. } = self.dispatcher.room();
         // What is done now. What has no room is judged again when there is room.
         let node_volume = self.actual.node_volume_mut(volume, node);
         match &verdict.step {
-            Some(AttachStep::Create(_)) if !has_room => {
+            Some(AttachStep::Create(_)) if new_volumes == 0 => {
                 self.queue.add_new(volume.clone(), [node.clone()].into());
             }
-            Some(_) if !has_room => self.queue.add(volume.clone(), [node.clone()].into()),
+            Some(AttachStep::Delete(..) | AttachStep::ReadAttachment) if volumes == 0 => {
+                self.queue.add(volume.clone(), [node.clone()].into());
+            }
             Some(AttachStep::Create(source)) => {
                 let request = AttachmentRequest::Create(calls::create(volume, node, source));
                 self.send(volume, node, request, now);
             }
             Some(AttachStep::Delete(uid, revision, proof)) => {
                 // One that was not sent in the end is told already.
-                let is_told = verdict.forced.is_some() && node_volume.forced == verdict.forced;
+                let begins = verdict.forced.filter(|_| node_volume.forced != verdict.forced);
                 node_volume.forced = verdict.forced;
-                if !is_told {
-                    self.report_forced_delete(volume, node, verdict.forced);
+                if let Some(reason) = begins {
+                    self.report_forced(volume, node, reason, Forced::Begins);
                 }
                 let request = calls::delete(volume, node, (uid, *revision), proof);
                 let request = AttachmentRequest::Delete(uid.clone(), *revision, request);
@@ -281,17 +283,6 @@ impl AttachDetach {
             None => {}
         }
         held && !self.actual.node_volume_mut(volume, node).may_be_attached()
-    }
-
-    /// KCM: pkg/controller/volume/attachdetach/reconciler: each detach from a node with the taint counts as forced, mounted
-    /// or not.
-    fn report_forced_delete(&mut self, volume: &VolumeId, node: &NodeName, reason: Option<ForceReason>) {
-        let object = self.actual.node(node).and_then(|state| state.node.as_deref());
-        let is_out_of_service = object.is_some_and(Node::is_out_of_service);
-        let tainted = is_out_of_service.then_some((ForceReason::OutOfService, Forced::Tainted));
-        if let Some((reason, forced)) = reason.map(|reason| (reason, Forced::Begins)).or(tainted) {
-            self.report_forced(volume, node, reason, forced);
-        }
     }
 
     pub(super) fn send(
@@ -336,7 +327,7 @@ impl AttachDetach {
                 volumes: &self.actual.volumes_on(name).collect::<Vec<_>>(),
                 is_stood_off: self.stand_off(now).is_some_and(|why| why.holds(Some(state))),
                 asks_owner: self.second_writer.has_to_read(&target),
-                window: self.dispatcher.window(),
+                window: self.dispatcher.pace.window(),
             },
             now,
         );
@@ -420,7 +411,7 @@ fn force_off_the_list(node_volume: &mut NodeVolume, verdict: &NodeVerdict) -> Op
             node_volume.forced = None;
             Some((done, Forced::Done))
         }
-        (None, Some(_)) if node_volume.is_listed() => {
+        (None, Some(_)) if node_volume.listed => {
             node_volume.forced = None;
             None
         }

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     controller::{
         asked::Names,
-        report::{self, Concerns, Reason, ReportKey, WallClock},
+        report::{self, Reason, ReportKey, WallClock},
     },
     telemetry::transition::Named,
 };
@@ -66,7 +66,7 @@ impl State {
             return match node_volume.call {
                 _ if node_volume.uncertain.is_some() => Self::Uncertain,
                 Some(AttachmentCall::Create) => Self::Attaching,
-                _ if node_volume.is_listed() || node_volume.mount == Mount::Possible => Self::Attached,
+                _ if node_volume.listed || node_volume.mount == Mount::Possible => Self::Attached,
                 _ => Self::Detached,
             };
         };
@@ -101,10 +101,8 @@ impl NodeVolumeKey {
     pub fn named(&self) -> Named {
         let Self { volume, node } = self;
         match volume.kind() {
-            VolumeKind::Csi => {
-                Named::in_cluster(VolumeAttachment::KIND, volume.attachment_name(node).as_str())
-            }
-            VolumeKind::NoOp => Named::in_cluster(Node::KIND, node.as_str()),
+            VolumeKind::Csi => Named::by(VolumeAttachment::KIND, &volume.attachment_name(node)),
+            VolumeKind::NoOp => Named::by(Node::KIND, node),
         }
     }
 }
@@ -152,19 +150,13 @@ impl ReportKey for AttachDetachKey {
     fn named(&self) -> Named {
         match self {
             Self::NodeVolume(key) => key.named(),
-            Self::PodVolume(pod, _) => Named::in_namespace(Pod::KIND, pod.namespace(), pod.name()),
-            Self::Foreign(name) => Named::in_cluster(VolumeAttachment::KIND, name.as_str()),
+            Self::PodVolume(pod, _) => Named::by(Pod::KIND, pod),
+            Self::Foreign(name) => Named::by(VolumeAttachment::KIND, name),
         }
     }
 
-    fn concerns(&self, other: Option<String>) -> Concerns {
-        let (volume, node) = match self {
-            Self::NodeVolume(NodeVolumeKey { volume, node }) => {
-                (Some(volume.to_string()), Some(node.to_string()))
-            }
-            Self::PodVolume(..) | Self::Foreign(_) => (other, None),
-        };
-        Concerns { volume, node, claim: None }
+    fn concerns(&self) -> Names {
+        if let Self::NodeVolume(_) = self { self.names() } else { Names::new() }
     }
 }
 

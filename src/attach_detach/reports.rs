@@ -60,7 +60,7 @@ impl AttachDetach {
         self.outbox.reports.push(match self.actual.foreign(name) {
             Some((volume, node)) => Report {
                 from: Some("Unknown"),
-                other: volume.map(ToString::to_string),
+                other: volume.map(|volume| ("volume", volume.to_string())),
                 ..Report::of(key, AttachDetachReason::Foreign(volume.cloned(), node.clone()))
             },
             None => Report::gone(key),

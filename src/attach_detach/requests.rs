@@ -108,7 +108,7 @@ async fn perform(caller: &Caller, call: &Call) -> Result<Answer, CallError> {
                 ActTarget::Node(name) => Node::path(name),
                 ActTarget::Attachment(_, name) => VolumeAttachment::path(name),
             };
-            caller.owners(path, uid, target.field().pointer()).await.map(Answer::Owners)
+            caller.owners(path, uid, &target.pointer()).await.map(Answer::Owners)
         }
     }
 }
@@ -139,7 +139,7 @@ fn log(call: &Call, actual: &ActualState, error: &CallError) {
             tracing::warn!(object = key.named().object, reason, attempt, %volume, %node, %error, "{what}");
         }
         Call::PatchNode(node, ..) | Call::ReadNode(node) | Call::ReadOwner(ActTarget::Node(node), _) => {
-            let Named { object, .. } = Named::in_cluster(Node::KIND, node.as_str());
+            let Named { object, .. } = Named::by(Node::KIND, node);
             let attempt =
                 actual.node(node).map_or(1, |state| state.requests.retry.failures().saturating_add(1));
             tracing::warn!(object, reason, attempt, %error, "request for the node failed");

@@ -120,7 +120,7 @@ impl AttachDetach {
                     ActTarget::Node(name) => {
                         self.second_writer.not_read(target.clone(), uid);
                         self.node_call_failed(name, |requests| {
-                            requests.read_failed(&error, answered);
+                            requests.failed(&error, true, answered);
                         });
                     }
                     ActTarget::Attachment(..) => {

@@ -64,7 +64,9 @@ impl Planner {
             Then::Look | Then::Tell(_) | Then::Read(_) => {}
             Then::Failed => drop(self.retries.failed(&subject, now, jitter)),
             Then::Conflicted => drop(self.retries.conflicted(&subject, now, jitter)),
-            Then::Pause(error) | Then::Repeat(error) => self.pause(&subject, error, is_read, now, jitter),
+            Then::Pause(error) | Then::Repeat(error) => {
+                self.retries.failed_by(&subject, error, is_read, now, jitter);
+            }
             Then::At(at) => self.retries.wait_until(&subject, *at),
         }
         // 4. Its claim and volume are free again, unless a read comes first.
@@ -210,18 +212,6 @@ impl Planner {
         }
     }
 
-    /// A subject pauses after an error.
-    fn pause(&mut self, subject: &Target, error: &CallError, is_read: bool, now: Instant, jitter: f64) {
-        match error {
-            CallError::Throttled { after, .. } => self.retries.wait_until(subject, now + *after),
-            // Nothing was tried: it is decided anew when this process may write.
-            CallError::NotLeader => {}
-            CallError::NotSent(_) => self.retries.unanswered(subject, now, jitter),
-            CallError::Unknown(_) if is_read => self.retries.unanswered(subject, now, jitter),
-            _ => drop(self.retries.failed(subject, now, jitter)),
-        }
-    }
-
     /// Reads the object of a write, while its claim and volume stay held, after a pause if that happens again and
     /// again.
     fn read_again(&mut self, op: Op, purpose: Purpose, now: Instant, jitter: f64) {
@@ -345,7 +335,7 @@ impl Planner {
             }
             Err(error) => {
                 for target in &joined {
-                    self.pause(target, &error, true, now, jitter);
+                    self.retries.failed_by(target, &error, true, now, jitter);
                     if let Some(failure) = failure {
                         let uid = target.uid(&self.state.objects);
                         self.fails(target, Failure { uid, ..failure.clone() });

@@ -10,7 +10,7 @@ use super::durations::{BindMode, Sample};
 use crate::{
     binder::calls::WriteKind,
     metrics::{
-        Metrics, PLUGINS, STORAGE_OPERATION_BUCKETS, WriteConflicts,
+        FedCounters, Metrics, PLUGINS, STORAGE_OPERATION_BUCKETS,
         bounded::{Bounded, OTHER},
         exemplar::TracedHistogram,
     },
@@ -22,7 +22,7 @@ const BIND_BUCKETS: [f64; 14] =
 
 #[derive(Clone, Debug)]
 pub struct BinderMetrics {
-    conflicts: WriteConflicts,
+    conflicts: FedCounters,
     failures: IntCounterVec,
     classes: IntCounter,
     class_errors: IntCounter,
@@ -58,7 +58,7 @@ impl BinderMetrics {
         metrics.register_traced(&binds)?;
         let writes: Vec<&str> = WriteKind::VARIANTS.iter().map(|kind| kind.as_str()).collect();
         Ok(Self {
-            conflicts: WriteConflicts::new(metrics, &writes)?,
+            conflicts: FedCounters::write_conflicts(metrics, &writes)?,
             failures: metrics.counters(
                 "mooring_binder_failed_requests_total",
                 "Failed requests about claims and volumes, by purpose and by kind of failure",
@@ -105,7 +105,7 @@ impl BinderMetrics {
 
     /// Counts a write whose object had changed meanwhile.
     pub fn conflicted(&self, kind: WriteKind) {
-        self.conflicts.count(kind.as_str());
+        self.conflicts.add(kind.as_str(), 1);
     }
 
     /// Counts requests that failed.

@@ -25,7 +25,10 @@ use super::{
 };
 use crate::{
     binder::calls::{Shown, Target},
-    controller::report::events::{EventUpdate, Topic},
+    controller::report::{
+        ReportKey as _,
+        events::{EventUpdate, Topic},
+    },
 };
 
 /// Topic of the events of a decision.
@@ -152,8 +155,10 @@ impl Recorder {
     fn stands(&mut self, shown: &Shown, why: Why, attempt: u32, is_decision: bool) {
         let Shown { target, revision, phase, .. } = shown;
         let other = match &why {
-            Why::Claim(reason) if let ClaimReason::Binding(volume, _) = &**reason => Some(volume.to_string()),
-            _ => shown.other.as_ref().map(Target::name),
+            Why::Claim(reason) if let ClaimReason::Binding(volume, _) = &**reason => {
+                Some(("volume", volume.to_string()))
+            }
+            _ => shown.other.as_ref().map(|other| (other.kind(), other.name())),
         };
         let known = self.memory.entry(target.clone()).or_default();
         let failure = known.failing().cloned();

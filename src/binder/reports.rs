@@ -19,7 +19,7 @@ use crate::{
     binder::calls::Target,
     controller::{
         asked::Names,
-        report::{self, Concerns, Reason, ReportKey, WallClock},
+        report::{self, Reason, ReportKey, WallClock},
     },
     telemetry::transition::Named,
 };
@@ -45,13 +45,6 @@ impl ReportKey for Target {
         match self {
             Self::Claim(key) => Named::by(PersistentVolumeClaim::KIND, key),
             Self::Volume(name) => Named::by(PersistentVolume::KIND, name),
-        }
-    }
-
-    fn concerns(&self, other: Option<String>) -> Concerns {
-        match self {
-            Self::Claim(_) => Concerns { volume: other, ..Concerns::default() },
-            Self::Volume(_) => Concerns { claim: other, ..Concerns::default() },
         }
     }
 }

@@ -115,7 +115,7 @@ async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answe
                 Target::Claim(key) => PersistentVolumeClaim::path(key),
                 Target::Volume(name) => PersistentVolume::path(name),
             };
-            caller.owners(path, uid, subject.field().pointer()).await.map(Answer::Owners)
+            caller.owners(path, uid, &subject.pointer()).await.map(Answer::Owners)
         }
         Call::Read { target: ObjectRef::Claim(key), .. } => caller.get(key).await.map(Answer::Claim),
         Call::Read { target: ObjectRef::Volume(name), .. } => caller.get(name).await.map(Answer::Volume),

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::calls::{Shown, Target, Write};
 use crate::controller::{
-    second_writer::{self, OwnedField, Role},
+    second_writer::{self, Role},
     undone::{STANDS, Undone},
 };
 
@@ -36,8 +36,8 @@ pub(super) const ROLE: Role = Role {
 };
 
 impl second_writer::WrittenObject for Target {
-    fn field(&self) -> OwnedField {
-        OwnedField::Phase
+    fn field(&self) -> &'static str {
+        "status.phase"
     }
 
     fn kind(&self) -> &'static str {

@@ -3,18 +3,17 @@
 //! In: a query. Out: whether a row has one of the names, and what the history knows of the objects that they are of. Without a query
 //! each row is shown. A field that no row has asks for nothing.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use apiserver::kinds::{
     Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment, VolumeAttributesClass,
 };
-use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::telemetry::{history::History, transition::Named};
+use crate::telemetry::{
+    history::{Change, History},
+    transition::Named,
+};
 
 /// Names by which a row is found, each under its kind.
 pub type Names = Vec<(&'static str, String)>;
@@ -28,11 +27,8 @@ pub struct Asked(BTreeMap<String, BTreeSet<String>>);
 pub struct Past {
     pub(crate) object: String,
     pub(crate) namespace: Option<String>,
-    pub(crate) at: Timestamp,
-    pub(crate) from: Cow<'static, str>,
-    pub(crate) to: Cow<'static, str>,
-    pub(crate) reason: Cow<'static, str>,
-    attempt: u32,
+    #[serde(flatten)]
+    pub(crate) change: Change,
 }
 
 impl Asked {
@@ -66,17 +62,10 @@ impl Asked {
         let of_page = self.0.iter().filter(|(field, _)| fields.contains(&field.as_str()));
         let names = of_page.flat_map(|(field, values)| values.iter().map(move |name| (field, name)));
         let objects = names.filter_map(|(field, name)| named(field, name));
-        let past = objects.flat_map(|object| {
-            let changes = history.of(&object);
-            changes.into_iter().map(move |change| Past {
-                object: object.object.clone(),
-                namespace: object.namespace.clone(),
-                at: change.at,
-                from: change.from.into(),
-                to: change.to.into(),
-                reason: change.reason.into(),
-                attempt: change.attempt,
-            })
+        let past = objects.flat_map(|named| {
+            let changes = history.of(&named).into_iter();
+            let Named { object, namespace } = named;
+            changes.map(move |change| Past { object: object.clone(), namespace: namespace.clone(), change })
         });
         Some(past.collect())
     }
@@ -84,21 +73,21 @@ impl Asked {
 
 /// An object as the log names it.
 fn named(field: &str, name: &str) -> Option<Named> {
-    let in_namespace =
-        |kind| name.split_once('/').map(|(space, name)| Named::in_namespace(kind, space, name));
-    match field {
-        "claim" => in_namespace(PersistentVolumeClaim::KIND),
-        "pod" => in_namespace(Pod::KIND),
-        "volume" => Some(Named::in_cluster(PersistentVolume::KIND, name)),
-        "attachment" => Some(Named::in_cluster(VolumeAttachment::KIND, name)),
-        "node" => Some(Named::in_cluster(Node::KIND, name)),
-        "vac" => Some(Named::in_cluster(VolumeAttributesClass::KIND, name)),
-        _ => None,
-    }
+    let kind = match field {
+        "claim" => PersistentVolumeClaim::KIND,
+        "pod" => Pod::KIND,
+        "volume" => PersistentVolume::KIND,
+        "attachment" => VolumeAttachment::KIND,
+        "node" => Node::KIND,
+        "vac" => VolumeAttributesClass::KIND,
+        _ => return None,
+    };
+    Some(Named::by(kind, name))
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
@@ -127,9 +116,9 @@ mod tests {
         let history = History::default();
         let example = crate::telemetry::transition::tests::example;
         for object in [
-            Named::in_namespace("PersistentVolumeClaim", "shop", "data"),
-            Named::in_namespace("PersistentVolumeClaim", "other", "data"),
-            Named::in_cluster("VolumeAttachment", "csi-1"),
+            Named::by("PersistentVolumeClaim", "shop/data"),
+            Named::by("PersistentVolumeClaim", "other/data"),
+            Named::by("VolumeAttachment", "csi-1"),
         ] {
             history.note(&Transition { object, ..example() }, Timestamp::UNIX_EPOCH);
         }

@@ -91,23 +91,16 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
     /// A read about the key failed: it waits, longer each time, or as long as the server asks for. Silence says nothing about
     /// the key (L16).
     pub fn read_failed(&mut self, key: &K, error: &CallError, now: Instant, jitter: f64) {
-        match error {
-            CallError::Unknown(_) => self.retries.unanswered(key, now, jitter),
-            error => self.pause(key, error, now, jitter),
-        }
+        self.pause(key, error, true, now, jitter);
     }
 
-    fn pause(&mut self, key: &K, error: &CallError, now: Instant, jitter: f64) {
-        match error {
-            CallError::Throttled { after, .. } => self.retries.wait_until(key, now + *after),
-            // Nothing was tried: it is decided anew when this process may write.
-            CallError::NotLeader => {
-                self.queue.at(now);
-                self.queue.push(key.clone());
-            }
-            CallError::NotSent(_) => self.retries.unanswered(key, now, jitter),
-            _ => drop(self.retries.failed(key, now, jitter)),
+    fn pause(&mut self, key: &K, error: &CallError, is_read: bool, now: Instant, jitter: f64) {
+        // Nothing was tried: it is decided anew when this process may write.
+        if let CallError::NotLeader = error {
+            self.queue.at(now);
+            self.queue.push(key.clone());
         }
+        self.retries.failed_by(key, error, is_read, now, jitter);
     }
 
     /// A write to the key was answered; of what it changed the watch tells. Returns the error if it is to be reported: not
@@ -130,7 +123,7 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
                 None
             }
             Err(error) => {
-                self.pause(key, error, now, jitter);
+                self.pause(key, error, false, now, jitter);
                 let is_told = match error {
                     CallError::NotLeader => false,
                     CallError::Throttled { .. } => !error.is_of_all(),

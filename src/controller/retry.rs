@@ -71,17 +71,20 @@ impl Retry {
         Self { message: Some(message.into()), ..self }
     }
 
-    /// Notes why a request failed. It says nothing about the object that the server began with no request, or put this one
-    /// off (L16).
-    pub fn after_error(self, error: &CallError, now: Instant, jitter: f64) -> Self {
+    /// Notes why a request failed, a read or a write. It says nothing about the object that the server began with no request,
+    /// put this one off, or did not answer a read (L16).
+    pub fn after_error(self, error: &CallError, is_read: bool, now: Instant, jitter: f64) -> Self {
         match error {
             // Nothing was tried: it is decided anew when this process may write.
             CallError::NotLeader => self,
+            // Nor here: when the pause of all requests is over (S15).
+            CallError::Throttled { after, .. } if error.is_of_all() => self.until(now + *after),
             CallError::Throttled { after, .. } => {
                 let retry = self.after_silence(now, jitter);
                 Self { at: retry.at.max(Some(now + *after)), ..retry }
             }
             CallError::NotSent(_) => self.after_silence(now, jitter),
+            CallError::Unknown(_) if is_read => self.after_silence(now, jitter),
             _ => self.after_failure(now, jitter, Duration::ZERO),
         }
     }
@@ -127,12 +130,15 @@ pub struct RetryMap<K> {
 impl<K: Ord + Clone> RetryMap<K> {
     /// Notes a failure; the key waits, longer each time.
     pub fn failed(&mut self, key: &K, now: Instant, jitter: f64) -> Instant {
-        self.note(key, now, |retry| retry.after_failure(now, jitter, Duration::ZERO))
+        self.note(key, now, false, |retry| retry.after_failure(now, jitter, Duration::ZERO))
     }
 
-    /// Notes that a read was not answered, which says nothing about the key (L16).
-    pub fn unanswered(&mut self, key: &K, now: Instant, jitter: f64) {
-        self.note(key, now, |retry| retry.after_silence(now, jitter));
+    /// Notes why a request about the key failed, a read or a write; the key waits.
+    pub fn failed_by(&mut self, key: &K, error: &CallError, is_read: bool, now: Instant, jitter: f64) {
+        if !matches!(error, CallError::NotLeader) {
+            let asked = matches!(error, CallError::Throttled { .. });
+            self.note(key, now, asked, |retry| retry.after_error(error, is_read, now, jitter));
+        }
     }
 
     /// Notes a conflict. Returns until when to wait, if at all.
@@ -147,11 +153,11 @@ impl<K: Ord + Clone> RetryMap<K> {
         self.pause(key, until, until, true);
     }
 
-    fn note(&mut self, key: &K, now: Instant, after: impl FnOnce(Retry) -> Retry) -> Instant {
+    fn note(&mut self, key: &K, now: Instant, asked: bool, after: impl FnOnce(Retry) -> Retry) -> Instant {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.retry = after(std::mem::take(&mut entry.retry));
         let until = entry.retry.at().unwrap_or(now);
-        self.pause(key, now, until, false);
+        self.pause(key, now, until, asked);
         until
     }
 
@@ -295,7 +301,7 @@ mod tests {
         let mut retries = RetryMap::default();
         let now = Instant::now();
         for _ in 0..20 {
-            retries.unanswered(&"a", now, 0.0);
+            retries.failed_by(&"a", &CallError::Unknown("cut".to_owned()), true, now, 0.0);
         }
         assert_eq!(retries.next_due(), Some(now + silence_pause(20, 0.0)));
         assert_eq!(retries.failed(&"a", now, 0.0), now + retry_pause(1, 0.0));

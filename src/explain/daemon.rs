@@ -20,6 +20,7 @@ use super::{
 use crate::{
     attach_detach::{dry_run::volume_of, state::desired::volume_name::VolumeId},
     controller::asked::Past,
+    telemetry::history::Change,
 };
 
 /// Names that are asked for: the head of a request has some room.
@@ -204,7 +205,7 @@ fn past(explanation: &mut Explanation, boards: &[DaemonBoard]) {
         let changes = boards.iter().flat_map(|board| &board.history);
         let own = changes.filter(|change| change.object == named && change.namespace.as_deref() == namespace);
         explanation.timeline.extend(own.map(|change| {
-            let Past { at, from, to, reason, .. } = change;
+            let Change { at, from, to, reason, .. } = &change.change;
             let text = if from == to {
                 format!("{subject}: {to} ({reason})")
             } else {

@@ -6,10 +6,9 @@
 
 #[cfg(test)]
 mod cardinality;
-mod conflicts;
 mod controllers;
 mod counted;
-mod foreign_writes;
+mod fed;
 #[cfg(test)]
 mod reference;
 mod requester;
@@ -18,10 +17,9 @@ mod tally;
 pub use ::apiserver::metrics::*;
 pub use ::serving::slis;
 pub use ::telemetry::metrics::*;
-pub use conflicts::WriteConflicts;
 pub use controllers::RunningController;
 pub use counted::register_counted;
-pub use foreign_writes::ForeignWrites;
+pub use fed::FedCounters;
 pub use requester::Requester;
 pub(crate) use tally::Tally;
 

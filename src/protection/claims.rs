@@ -12,6 +12,7 @@ use apiserver::{
     kinds::{InTreeSource, Narrow, ObjectRef, PersistentVolumeClaim, Pod, PodVolumeSource},
     tables::Objects,
 };
+use derive_more::Display;
 
 use crate::controller::{
     Identity,
@@ -124,7 +125,7 @@ fn uses(pod: &Pod) -> impl Iterator<Item = Use> {
 }
 
 /// The pods of a namespace.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamespacePods(String);
 
 impl UserList<ClaimKey> for NamespacePods {
@@ -141,15 +142,6 @@ impl UserList<ClaimKey> for NamespacePods {
     fn user(used: &BTreeSet<Use>, claim: &PersistentVolumeClaim) -> Option<&'static str> {
         let is_used = Use::of_claim(claim).iter().any(|way| used.contains(way));
         is_used.then_some("a pod uses it, as a live list shows")
-    }
-
-    fn key(&self) -> String {
-        self.0.clone()
-    }
-
-    fn log(&self, error: &CallError, claims: usize) {
-        let namespace = &self.0;
-        tracing::warn!(namespace, reason = "RetryBackoff", %error, claims, "pods could not be listed, claims are kept");
     }
 }
 

@@ -70,14 +70,6 @@ impl UserList<VolumeName> for Infallible {
     fn user(shown: &Self, _: &PersistentVolume) -> Option<&'static str> {
         match *shown {}
     }
-
-    fn key(&self) -> String {
-        match *self {}
-    }
-
-    fn log(&self, _: &CallError, _: usize) {
-        match *self {}
-    }
 }
 
 #[cfg(test)]

@@ -57,31 +57,30 @@ fn line(format: LoggingFormat, log: impl FnOnce()) -> String {
 
 fn attachment(from: &'static str, to: &'static str, reason: &'static str) -> Transition {
     Transition {
-        object: Named::in_cluster("VolumeAttachment", "csi-2f0e…"),
+        object: Named::by("VolumeAttachment", "csi-2f0e…"),
         reason,
         from,
         to,
         attempt: 1,
         revision: Some("4720".to_owned()),
         took: Some(Duration::from_micros(4_250)),
-        volume: Some("kubernetes.io/csi/ebs.csi.aws.com^vol-1".to_owned()),
-        node: Some("node-7".to_owned()),
-        claim: None,
+        concerns: vec![
+            ("volume", "kubernetes.io/csi/ebs.csi.aws.com^vol-1".to_owned()),
+            ("node", "node-7".to_owned()),
+        ],
     }
 }
 
 fn volume(from: &'static str, to: &'static str, reason: &'static str) -> Transition {
     Transition {
-        object: Named::in_cluster("PersistentVolume", "pv-local-03"),
+        object: Named::by("PersistentVolume", "pv-local-03"),
         reason,
         from,
         to,
         attempt: 1,
         revision: Some("4730".to_owned()),
         took: Some(Duration::from_millis(31)),
-        volume: None,
-        node: None,
-        claim: Some("shop/data-db-0".to_owned()),
+        concerns: vec![("claim", "shop/data-db-0".to_owned())],
     }
 }
 

@@ -18,26 +18,13 @@ pub struct Named {
 }
 
 impl Named {
-    /// An object of a kind without namespaces.
-    #[must_use]
-    pub fn in_cluster(kind: &str, name: &str) -> Self {
-        Self { object: format!("{kind}/{name}"), namespace: None }
-    }
-
     /// An object by its key, which is printed with the namespace, if its kind has any.
     #[must_use]
-    pub fn by(kind: &str, key: &impl ToString) -> Self {
+    pub fn by(kind: &str, key: &(impl ToString + ?Sized)) -> Self {
         let key = key.to_string();
-        match key.split_once('/') {
-            Some((namespace, name)) => Self::in_namespace(kind, namespace, name),
-            None => Self::in_cluster(kind, &key),
-        }
-    }
-
-    /// An object in a namespace.
-    #[must_use]
-    pub fn in_namespace(kind: &str, namespace: &str, name: &str) -> Self {
-        Self { object: format!("{kind}/{name}"), namespace: Some(namespace.to_owned()) }
+        let (namespace, name) = key.split_once('/').unzip();
+        let object = format!("{kind}/{}", name.unwrap_or(&key));
+        Self { object, namespace: namespace.map(str::to_owned) }
     }
 }
 
@@ -59,12 +46,9 @@ pub struct Transition {
     pub revision: Option<String>,
     /// How long it was what it was, for the reason it had, if that was seen.
     pub took: Option<Duration>,
-    /// The other objects that it concerns: volume and node of an attachment, volume of a claim, claim of a volume.
-    pub volume: Option<String>,
-    /// See [`Self::volume`].
-    pub node: Option<String>,
-    /// See [`Self::volume`].
-    pub claim: Option<String>,
+    /// The other objects that it concerns, each under its kind: `volume` and `node` of an attachment, `volume` of a claim,
+    /// `claim` of a volume.
+    pub concerns: Vec<(&'static str, String)>,
 }
 
 impl Transition {
@@ -72,7 +56,7 @@ impl Transition {
     pub fn log(&self) {
         let Self { object: Named { object, namespace }, reason, from, to, attempt, revision, took, .. } =
             self;
-        let Self { volume, node, claim, .. } = self;
+        let of = |kind| self.concerns.iter().find(|(known, _)| *known == kind).map(|(_, name)| name);
         tracing::info!(
             target: STATE_TARGET,
             object,
@@ -83,9 +67,9 @@ impl Transition {
             attempt,
             revision,
             took = took.map(seconds),
-            volume,
-            node,
-            claim,
+            volume = of("volume"),
+            node = of("node"),
+            claim = of("claim"),
             "state changed"
         );
     }
@@ -105,16 +89,14 @@ pub(crate) mod tests {
     /// One of a claim.
     pub(crate) fn example() -> Transition {
         Transition {
-            object: Named::in_namespace("PersistentVolumeClaim", "shop", "data-db-0"),
+            object: Named::by("PersistentVolumeClaim", "shop/data-db-0"),
             reason: "Bound",
             from: "Pending",
             to: "Bound",
             attempt: 1,
             revision: Some("4711".to_owned()),
             took: Some(Duration::from_micros(18_250)),
-            volume: Some("pv-local-03".to_owned()),
-            node: None,
-            claim: None,
+            concerns: vec![("volume", "pv-local-03".to_owned())],
         }
     }
 

@@ -11,6 +11,7 @@ use apiserver::{
     kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass},
     tables::Objects,
 };
+use derive_more::Display;
 
 use crate::controller::{
     finalizer::{UserList, Users, pages},
@@ -69,7 +70,8 @@ impl Users<AttributesClassName> for ClassUsers {
 
 /// All claims, and then all volumes. In this order: what provisions a volume writes the class of the claim into it, so
 /// that a use may go over from a claim to a volume, and not back.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
+#[display("claims and volumes")]
 pub struct ClaimsAndVolumes;
 
 impl UserList<AttributesClassName> for ClaimsAndVolumes {
@@ -87,16 +89,5 @@ impl UserList<AttributesClassName> for ClaimsAndVolumes {
 
     fn user(named: &ClassNames, class: &VolumeAttributesClass) -> Option<&'static str> {
         named.contains(&class.key()).then_some("a claim or volume names it, as a live list shows")
-    }
-
-    fn key(&self) -> String {
-        "claims and volumes".to_owned()
-    }
-
-    fn log(&self, error: &CallError, classes: usize) {
-        tracing::warn!(
-            reason = "RetryBackoff", %error, classes,
-            "claims and volumes could not be listed, classes are kept"
-        );
     }
 }

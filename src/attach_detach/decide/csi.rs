@@ -62,12 +62,12 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
         }
         if attachment.status.attached {
             // Another writer has attached it although it is mounted elsewhere, or may be (S43).
-            let is_held = !node_volume.is_listed() && view.publishes == Some(false);
+            let is_held = !node_volume.listed && view.publishes == Some(false);
             if let Some(conflict) = view.conflict.filter(|_| is_held) {
                 return wait(ReportAsAttached::No, Waiting::HeldByNode { conflict: conflict.clone() });
             }
             let waiting = match view.node {
-                _ if node_volume.is_listed() => None,
+                _ if node_volume.listed => None,
                 Some(state) if state.node.is_some() => Some(Waiting::Publishing),
                 _ => Some(Waiting::NodeGone),
             };
@@ -99,7 +99,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment, now: Instant) 
     if view.node.is_none_or(|state| state.node.is_none()) {
         return wait(ReportAsAttached::Unchanged, Waiting::NodeGone);
     }
-    if node_volume.is_listed() && !node_volume.in_use {
+    if node_volume.listed && !node_volume.in_use {
         // The attachment vanished behind our back: the kubelet must not mount what is not attached
         // (S10), so the list is mended before the volume is attached again.
         return wait(ReportAsAttached::No, Waiting::DetachWaitingForUnpublish);
@@ -151,9 +151,6 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
             if call == AttachmentCall::Delete { ReportAsAttached::No } else { ReportAsAttached::Unchanged };
         return wait(report_as_attached, Waiting::DetachWaitingForAttacher);
     }
-    if matches!(node_volume.why_read, Some(WhyRead::DeletionRefused(_))) {
-        return wait(ReportAsAttached::Unchanged, Waiting::DetachWaitingForAttacher);
-    }
     let mut forced = None;
     if node_volume.in_use {
         if let Some(until) = node_volume.deletion_in_doubt() {
@@ -166,7 +163,7 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
                 // kubelet that finds a mounted volume unpublished takes it for lost.
                 // But it is listed nowhere where it never may have been, while it is elsewhere (S43).
                 let is_elsewhere = view.publishes == Some(false) || view.is_listed_elsewhere;
-                let may_list = attachment.status.attached && (node_volume.is_listed() || !is_elsewhere);
+                let may_list = attachment.status.attached && (node_volume.listed || !is_elsewhere);
                 let report = if may_list { ReportAsAttached::Yes } else { unattached(node_volume) };
                 return still_in_use(view, report, unforced);
             }
@@ -174,7 +171,7 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
     }
     let pause_ends = node_volume.retry.pending(now);
     // Nothing is un-published for a deletion that is not to be sent yet (S11).
-    if let Some(at) = pause_ends.filter(|_| node_volume.is_listed()) {
+    if let Some(at) = pause_ends.filter(|_| node_volume.listed) {
         return NodeVerdict {
             report_as_attached: ReportAsAttached::Unchanged,
             ..pause(&node_volume.retry, at)

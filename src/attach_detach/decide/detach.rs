@@ -15,7 +15,7 @@ pub(in crate::attach_detach) fn prove_unpublished(
     view: &NodeVolumeView<'_>,
     forced: Option<ForceReason>,
 ) -> Result<Unpublished, NodeVerdict> {
-    if view.node_volume.is_listed() {
+    if view.node_volume.listed {
         return Err(withdraw(None, Waiting::DetachWaitingForUnpublish));
     }
     if view.node.is_some_and(|state| !state.requests.is_settled()) {
@@ -23,7 +23,7 @@ pub(in crate::attach_detach) fn prove_unpublished(
     }
     let node = view.node.and_then(|state| state.node.as_deref());
     match &view.node_volume.unpublishing {
-        Unpublishing::Proven(proof) if proof.is_about(node) && (proof.is_unused() || forced.is_some()) => {
+        Unpublishing::Proven(proof) if proof.is_about(node) && (proof.unused || forced.is_some()) => {
             Ok(proof.clone())
         }
         _ => Err(withdraw(Some(AttachStep::ReadNode), Waiting::DetachWaitingForUnpublish)),
@@ -62,6 +62,6 @@ pub(in crate::attach_detach) fn give_up(
             }
         }
         // The list is all that there is to take by force.
-        Err(verdict) => NodeVerdict { forced: forced.filter(|_| view.node_volume.is_listed()), ..verdict },
+        Err(verdict) => NodeVerdict { forced: forced.filter(|_| view.node_volume.listed), ..verdict },
     }
 }

@@ -73,7 +73,7 @@ impl Exclusive {
         let of_another = actual.nodes_with_another_of_its_name(volume).cloned().collect();
         if !holders.is_empty() {
             let node_volume = |name: &NodeName| state.and_then(|state| state.nodes.get(name));
-            let is_listed = |it: &NodeVolume| it.is_listed() || it.may_be_listed;
+            let is_listed = |it: &NodeVolume| it.listed || it.may_be_listed;
             let has = |name: &NodeName, it: &NodeVolume| {
                 is_listed(it) || it.is_mounted(desired_nodes.contains_key(name))
             };

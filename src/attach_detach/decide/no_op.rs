@@ -24,7 +24,7 @@ pub(in crate::attach_detach) fn judge(view: &NodeVolumeView<'_>) -> NodeVerdict 
 }
 
 fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> NodeVerdict {
-    if view.node_volume.is_listed() {
+    if view.node_volume.listed {
         return NodeVerdict::say(ReportAsAttached::Yes);
     }
     if let Some(conflict) = view.conflict {
@@ -42,7 +42,7 @@ fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> NodeVerdict
 
 fn unwanted(view: &NodeVolumeView<'_>) -> NodeVerdict {
     let node_volume = view.node_volume;
-    if node_volume.may_be_listed && !node_volume.is_listed() {
+    if node_volume.may_be_listed && !node_volume.listed {
         return wait(ReportAsAttached::No, Waiting::DetachWaitingForSettlement);
     }
     // The kubelet merely announces a pod to come, or to go.
@@ -58,8 +58,7 @@ fn unwanted(view: &NodeVolumeView<'_>) -> NodeVerdict {
                 // never have been.
                 let is_elsewhere =
                     view.is_listed_elsewhere || view.conflict.is_some_and(|conflict| conflict.is_attached);
-                let stays =
-                    node_volume.is_listed() || (node_volume.mount == Mount::Possible && !is_elsewhere);
+                let stays = node_volume.listed || (node_volume.mount == Mount::Possible && !is_elsewhere);
                 let report = if stays { ReportAsAttached::Yes } else { ReportAsAttached::No };
                 return still_in_use(view, report, unforced);
             }

@@ -21,7 +21,7 @@ use crate::attach_detach::state::{
 };
 
 /// How long an attached volume waits, at least, to be listed together with those that are on their way to the
-/// same node. A quarter of what may pass at most (L4) where the server is not busy.
+/// same node. Where the server is not busy, that is all that it waits (L4).
 pub const WINDOW: Duration = Duration::from_millis(25);
 
 /// What `volumesAttached` of a node should become.
@@ -74,7 +74,7 @@ pub enum NodeStep {
 pub fn next(view: &NodeView<'_>, now: Instant) -> NodeStep {
     let NodeView { state, volumes, .. } = view;
     let requests = &state.requests;
-    if requests.is_under_way() {
+    if requests.is_under_way {
         return NodeStep::Wait(None);
     }
     if let Some(at) = requests.retry.pending(now) {
@@ -88,11 +88,11 @@ pub fn next(view: &NodeView<'_>, now: Instant) -> NodeStep {
         report_as_attached => report_as_attached,
     };
     let reports = volumes.iter().map(|(volume, node_volume)| (*volume, report(node_volume)));
-    let node = state.node.as_deref().filter(|_| !requests.is_outdated());
+    let node = state.node.as_deref().filter(|_| !requests.is_outdated);
     let detach_waits = volumes.iter().any(|(_, node_volume)| node_volume.needs_proof());
     let Some(change) = node.and_then(|node| change(node, reports)) else {
         let settles_at = requests.in_doubt.map(|patch| patch.until);
-        let is_due = requests.is_outdated() || detach_waits || settles_at.is_some_and(|at| at <= now);
+        let is_due = requests.is_outdated || detach_waits || settles_at.is_some_and(|at| at <= now);
         return if is_due { NodeStep::Read } else { NodeStep::Wait(settles_at) };
     };
     if let Some(at) = node.and_then(|node| requests.repeats_at(node, &change.list, now)) {
@@ -233,8 +233,8 @@ mod tests {
         let refused = CallError::Refused { code: 403, message: "no".to_owned() };
         let nothing = |_: &mut NodeRequests| {};
         let under_way = |requests: &mut NodeRequests| requests.read(None);
-        let outdated = NodeRequests::outdate;
-        let failed = |requests: &mut NodeRequests| requests.failed(&refused, &answered);
+        let outdated = |requests: &mut NodeRequests| requests.is_outdated = true;
+        let failed = |requests: &mut NodeRequests| requests.failed(&refused, false, &answered);
         let in_doubt =
             |requests: &mut NodeRequests| requests.in_doubt = Some(InDoubt { revision, until: settles_at });
         let settled =

@@ -64,7 +64,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
     // Whether a volume that no pod needs may be on several nodes is not known.
     let is_sharing_unknown = view.desired_nodes.is_none();
     let node_volumes = state.filter(|_| is_sharing_unknown).into_iter().flat_map(|state| &state.nodes);
-    let listing = node_volumes.filter(|(_, node_volume)| node_volume.is_listed()).map(|(name, _)| name);
+    let listing = node_volumes.filter(|(_, node_volume)| node_volume.listed).map(|(name, _)| name);
     let first_listing: Vec<&NodeName> = listing.take(2).collect();
     let mut verdicts = BTreeMap::new();
     for node in view.names {
@@ -100,15 +100,14 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
         // Of a volume without attachments, a list that another controller wrote before the hand-over may land late.
         let begins_listing = view_of_node.kind == VolumeKind::NoOp
             && verdict.report_as_attached == ReportAsAttached::Yes
-            && !(node_volume.is_listed() || node_volume.mount == Mount::Possible);
-        let verdict = match &view.hand_over {
+            && !(node_volume.listed || node_volume.mount == Mount::Possible);
+        let mut verdict = match &view.hand_over {
             Some(waiting) if matches!(verdict.step, Some(AttachStep::Create(_))) => {
                 wait(verdict.report_as_attached, waiting.clone())
             }
             Some(waiting) if begins_listing => wait(ReportAsAttached::Unchanged, waiting.clone()),
             _ => verdict,
         };
-        let mut verdict = verdict.confirming(node_volume, now);
         // What ends by itself is judged again then.
         let until = verdict.waiting.as_ref().and_then(Waiting::until).filter(|until| *until > view.wall);
         let left = until.and_then(|until| until.duration_since(view.wall).try_into().ok());

@@ -19,7 +19,7 @@ use crate::{
         options::ForcePolicy,
         state::{
             actual::{
-                AttachmentCall, Deletion, ForceReason, NodeVolume, ReportAsAttached, WhyRead,
+                AttachmentCall, Deletion, ForceReason, NodeVolume, ReportAsAttached,
                 node::{NodeDoubt, NodeState},
                 unpublishing::{Unpublished, Unpublishing},
             },
@@ -104,18 +104,6 @@ pub enum AttachStep {
     ReadNode,
     /// Read the VolumeAttachment live, to learn what became of a create, or of it.
     ReadAttachment,
-}
-
-impl AttachStep {
-    /// The request for the volume on the node that it takes, if any.
-    pub(in crate::attach_detach) fn call(&self) -> Option<AttachmentCall> {
-        match self {
-            Self::Create(_) => Some(AttachmentCall::Create),
-            Self::Delete(..) => Some(AttachmentCall::Delete),
-            Self::ReadAttachment => Some(AttachmentCall::Read),
-            Self::GiveUp(_) | Self::ReadNode => None,
-        }
-    }
 }
 
 /// What a volume on a node waits for, with the facts, and a sentence for people. Printed in logs, events and diagnosis.
@@ -337,8 +325,8 @@ impl NodeVerdict {
     pub(in crate::attach_detach) fn standing_off(self, view: &NodeVolumeView<'_>, why: &Waiting) -> Self {
         let node_volume = view.node_volume;
         let deletes = matches!(self.step, Some(AttachStep::Delete(..)));
-        let unpublishes = node_volume.is_listed() && self.report_as_attached == ReportAsAttached::No;
-        let is_begun = *why == Waiting::HAND_OVER && !node_volume.is_listed();
+        let unpublishes = node_volume.listed && self.report_as_attached == ReportAsAttached::No;
+        let is_begun = *why == Waiting::HAND_OVER && !node_volume.listed;
         if !(self.unpublishes || deletes || unpublishes) || is_begun {
             return self;
         }
@@ -347,7 +335,7 @@ impl NodeVerdict {
             || node_volume.call == Some(AttachmentCall::Delete)
             || node_volume.deletion() != Deletion::None;
         let is_elsewhere = view.publishes == Some(false) || view.is_listed_elsewhere;
-        let is_attached = is_attached && !is_going && (node_volume.is_listed() || !is_elsewhere);
+        let is_attached = is_attached && !is_going && (node_volume.listed || !is_elsewhere);
         // Only what we took off ourselves is put back: what the watch says may be of yesterday (S10).
         let is_ours = node_volume.unpublishing != Unpublishing::None
             || node_volume.report_as_attached == ReportAsAttached::Yes;
@@ -359,19 +347,6 @@ impl NodeVerdict {
     /// Nothing is done: an object that the rules would have to read cannot be read.
     pub(in crate::attach_detach) fn blocked(object: &str) -> Self {
         wait(ReportAsAttached::Unchanged, Waiting::Unreadable { object: object.to_owned() })
-    }
-
-    /// The same, and the attachment is read live if the server says that it is another object.
-    pub(in crate::attach_detach) fn confirming(mut self, node_volume: &NodeVolume, now: Instant) -> Self {
-        let is_to_be_read = matches!(node_volume.why_read, Some(WhyRead::DeletionRefused(_)));
-        if !is_to_be_read || node_volume.call.is_some() || self.step.is_some() {
-            return self;
-        }
-        match node_volume.retry.pending(now) {
-            Some(at) => self.wake_at = Some(self.wake_at.map_or(at, |wake_at| wake_at.min(at))),
-            None => self.step = Some(AttachStep::ReadAttachment),
-        }
-        self
     }
 
     pub(in crate::attach_detach) fn say(report_as_attached: ReportAsAttached) -> Self {

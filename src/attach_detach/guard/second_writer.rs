@@ -6,7 +6,7 @@
 use apiserver::ids::{AttachmentName, NodeName};
 use derive_more::Display;
 
-use crate::controller::second_writer::{self, OwnedField, Role};
+use crate::controller::second_writer::{self, Role};
 
 /// `volumesAttached` of a node changed after we had written it.
 const LIST_CHANGED: &str = "node_list_changed";
@@ -44,10 +44,11 @@ impl ActTarget {
 }
 
 impl second_writer::WrittenObject for ActTarget {
-    fn field(&self) -> OwnedField {
+    fn field(&self) -> &'static str {
         match self {
-            Self::Node(_) => OwnedField::VolumesAttached,
-            Self::Attachment(..) => OwnedField::AttachmentSpec,
+            Self::Node(_) => "status.volumesAttached",
+            // It never changes: who owns it has created the object.
+            Self::Attachment(..) => "spec",
         }
     }
 

@@ -152,7 +152,7 @@ fn s2_a_read_settles_a_patch_only_if_that_could_no_longer_land_when_it_was_sent(
         let object = controller.objects.nodes.get(&node).unwrap();
         let revision = object.metadata.resource_version;
         let requests = &mut controller.actual.node_mut(&node).requests;
-        requests.outdate();
+        requests.is_outdated = true;
         requests.in_doubt = Some(InDoubt { revision, until: after(10) });
         controller.plan_node(&node, after(asked));
         let (sent, call) = controller.dispatcher.take().pop().expect("a read");
@@ -172,7 +172,7 @@ fn s40_no_more_requests_for_nodes_are_under_way_than_there_may_be() {
     let (mut controller, _) = controller(now);
     for number in 0..=NODE_CALLS {
         let node = NodeName::from(format!("node{number}").as_str());
-        controller.actual.node_mut(&node).requests.outdate();
+        controller.actual.node_mut(&node).requests.is_outdated = true;
         controller.queue.add_node(node);
     }
     assert_eq!(controller.plan(now).calls.len(), NODE_CALLS);

@@ -42,7 +42,7 @@ impl<K: Protected> Sent for Call<K> {
     fn key(&self) -> String {
         match self {
             Self::Patch(key, ..) => key.to_string(),
-            Self::Users(list, _) => list.key(),
+            Self::Users(list, _) => list.to_string(),
         }
     }
 
@@ -51,7 +51,13 @@ impl<K: Protected> Sent for Call<K> {
             Self::Patch(object, ..) => {
                 tracing::warn!(%object, reason = "RetryBackoff", %error, "finalizer could not be changed, retrying");
             }
-            Self::Users(list, waiting) => list.log(error, waiting.len()),
+            Self::Users(list, objects) => {
+                let objects = objects.len();
+                tracing::warn!(
+                    %list, reason = "RetryBackoff", %error, objects,
+                    "what uses objects could not be listed, their finalizers are kept"
+                );
+            }
         }
     }
 }

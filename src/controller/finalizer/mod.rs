@@ -75,8 +75,8 @@ pub trait Users<K: Protected>: Default + Send + 'static {
     fn list_of(&self, key: &K) -> Option<Self::List>;
 }
 
-/// A live list of those who use objects.
-pub trait UserList<K: Protected>: Clone + Ord + fmt::Debug + Send + Sync + 'static {
+/// A live list of those who use objects; printed, its key in the work queue.
+pub trait UserList<K: Protected>: Clone + Ord + fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// What it shows.
     type Shown: fmt::Debug + Send + Sync + 'static;
 
@@ -85,10 +85,4 @@ pub trait UserList<K: Protected>: Clone + Ord + fmt::Debug + Send + Sync + 'stat
 
     /// Who uses the object, as it shows: a sentence.
     fn user(shown: &Self::Shown, object: &K::Object) -> Option<&'static str>;
-
-    /// Its key in the work queue.
-    fn key(&self) -> String;
-
-    /// Logs that it failed, for which so many objects keep their finalizer.
-    fn log(&self, error: &CallError, waiting: usize);
 }

@@ -47,8 +47,9 @@ pub struct Report<K, R> {
     pub revision: Option<ResourceVersion>,
     /// Its state before a write of ours, if that may have changed it since the last report.
     pub from: Option<&'static str>,
-    /// The other object that this is about, if the key does not name it: the volume of a claim, the claim of a volume.
-    pub other: Option<String>,
+    /// The other object that this is about, under its kind, if the key does not name it: the volume of a claim, the claim of a
+    /// volume.
+    pub other: Option<(&'static str, String)>,
     /// Whether a decision came to this. If not, a request about the key has failed, or works again.
     pub is_decision: bool,
 }
@@ -68,17 +69,6 @@ impl<K, R> Report<K, R> {
     }
 }
 
-/// The other objects that a change concerns, by kind.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Concerns {
-    /// A volume.
-    pub volume: Option<String>,
-    /// A node.
-    pub node: Option<String>,
-    /// A claim.
-    pub claim: Option<String>,
-}
-
 /// What is reported on.
 pub trait ReportKey: Ord + Clone + fmt::Debug + Send + Sync + 'static {
     /// The kinds whose decisions and waits are counted: values of the label `kind`.
@@ -92,9 +82,9 @@ pub trait ReportKey: Ord + Clone + fmt::Debug + Send + Sync + 'static {
     fn names(&self) -> Names;
     /// The object as logs name it.
     fn named(&self) -> Named;
-    /// The other objects that a change concerns, with the one that the report names.
-    fn concerns(&self, _other: Option<String>) -> Concerns {
-        Concerns::default()
+    /// The other objects that a change concerns, each under its kind, beside the one that the report names.
+    fn concerns(&self) -> Names {
+        Names::new()
     }
 }
 

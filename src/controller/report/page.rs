@@ -5,20 +5,24 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Serialize, Serializer, ser::SerializeStruct};
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::{
     Reason, ReportKey, WallClock,
-    board::{Board, Standing, Wait},
+    board::{Board, Wait},
 };
 use crate::controller::asked::Asked;
 
 /// A page as of one moment. The controller does not wait for its reader: the board is copied first.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
+#[serde(bound = "K: ReportKey, R: Reason", rename_all = "camelCase")]
 pub struct DebugPage<K, R> {
-    standing: Standing<K, R>,
-    clock: WallClock,
+    alarm: Option<String>,
+    leads: bool,
+    second_writers: Vec<Value>,
+    settled: Rows<K, R>,
+    waiting: Rows<K, R>,
 }
 
 impl<K: ReportKey, R: Reason> Board<K, R> {
@@ -31,37 +35,24 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
                 asked.has(&names)
             }
         };
+        let clock = WallClock::now();
         let part = |all: &BTreeMap<K, Wait<R>>| {
-            all.iter().filter(has).map(|(key, wait)| (key.clone(), wait.clone())).collect()
+            Rows(all.iter().filter(has).map(|(key, wait)| (key.clone(), wait.clone())).collect(), clock)
         };
         let all = self.standing();
-        let (leads, second_writers) = (all.leads, all.second_writers.clone());
-        let standing =
-            Standing { waits: part(&all.waits), settled: part(&all.settled), leads, second_writers };
-        drop(all);
-        DebugPage { standing, clock: WallClock::now() }
-    }
-}
-
-impl<K: ReportKey, R: Reason> Serialize for DebugPage<K, R> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Standing { waits, settled, leads, second_writers: (alarm, written) } = &self.standing;
-        let mut page = serializer.serialize_struct("Page", 5)?;
-        page.serialize_field("alarm", alarm)?;
-        page.serialize_field("leads", leads)?;
-        page.serialize_field("secondWriters", written)?;
-        page.serialize_field("settled", &Rows(settled, &self.clock))?;
-        page.serialize_field("waiting", &Rows(waits, &self.clock))?;
-        page.end()
+        let (alarm, second_writers) = all.second_writers.clone();
+        let (settled, waiting) = (part(&all.settled), part(&all.waits));
+        DebugPage { alarm, leads: all.leads, second_writers, settled, waiting }
     }
 }
 
 /// Rows that are made while they are written.
-struct Rows<'a, K, R>(&'a BTreeMap<K, Wait<R>>, &'a WallClock);
+#[derive(Debug)]
+struct Rows<K, R>(Vec<(K, Wait<R>)>, WallClock);
 
-impl<K: ReportKey, R: Reason> Serialize for Rows<'_, K, R> {
+impl<K: ReportKey, R: Reason> Serialize for Rows<K, R> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|(key, wait)| row(key, wait, self.1)))
+        serializer.collect_seq(self.0.iter().map(|(key, wait)| row(key, wait, &self.1)))
     }
 }
 

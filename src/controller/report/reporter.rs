@@ -10,7 +10,7 @@ use prometheus::{IntCounterVec, Opts};
 use tokio::time::Instant;
 
 use super::{
-    Concerns, Reason, Report, ReportKey,
+    Reason, Report, ReportKey,
     board::{Board, Wait},
     gauges,
 };
@@ -100,8 +100,8 @@ impl<K: ReportKey, R: Reason> Reporter<K, R> {
         let from = from.or(R::INITIAL).unwrap_or(to);
         let (reason, revision) = (code, revision.map(|revision| revision.to_string()));
         let took = before.map(|before| now.saturating_duration_since(before.since));
-        let (object, Concerns { volume, node, claim }) = (key.named(), key.concerns(other));
-        let change = Transition { object, reason, from, to, attempt, revision, took, volume, node, claim };
+        let (object, concerns) = (key.named(), key.concerns().into_iter().chain(other).collect());
+        let change = Transition { object, reason, from, to, attempt, revision, took, concerns };
         self.history.tell(&change);
     }
 }

@@ -66,11 +66,7 @@ impl ReportKey for Key {
     }
 
     fn named(&self) -> Named {
-        Named::in_cluster(PersistentVolume::KIND, VolumeName::from(self.0).as_str())
-    }
-
-    fn concerns(&self, other: Option<String>) -> Concerns {
-        Concerns { claim: other, ..Concerns::default() }
+        Named::by(PersistentVolume::KIND, &VolumeName::from(self.0))
     }
 }
 

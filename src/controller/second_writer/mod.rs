@@ -6,9 +6,7 @@
 //! the same role was at work on several objects of late: while it lasts, nothing is taken away. What people, populators,
 //! backup tools and kubelets do raises no signal, however often: our write is repeated later each time (S46).
 
-mod field;
 mod news;
-mod owner;
 #[cfg(test)]
 mod tests;
 
@@ -22,9 +20,7 @@ use std::{
 use educe::Educe;
 use tokio::time::Instant;
 
-pub use field::OwnedField;
 pub use news::{News, Role, Teller, seconds};
-pub use owner::Owner;
 
 use apiserver::ids::Uid;
 
@@ -45,10 +41,33 @@ const READ_WINDOW: Duration = Duration::from_secs(30);
 /// watch tells of late.
 const HAND_OVER: Duration = Duration::from_mins(1);
 
+/// Managers under whose name the loops of kube-controller-manager write: its own, and those of programs of which it
+/// is a part.
+const CONTROLLERS: [&str; 4] = ["kube-controller-manager", "hyperkube", "k3s", "kubelite"];
+
+/// The manager that the server makes of our user agent: another process of ours, or, shortly after a take-over, the one that
+/// led before.
+const OUR_NAME: &str = "mooring";
+
+/// How many objects that a manager wrote to prove that a controller of our role is at work, if any do. Under the name of
+/// kube-controller-manager only a field counts that nothing else in it writes: it also writes finalizers, sizes and conditions
+/// with those loops off. Of our own name it takes more: a write of ours whose answer was lost may look like another's.
+fn objects_that_prove(manager: &str) -> Option<usize> {
+    match manager {
+        OUR_NAME => Some(3),
+        _ => CONTROLLERS.contains(&manager).then_some(2),
+    }
+}
+
 /// An object that only this controller should write to in one way: which, each controller has a table of.
 pub trait WrittenObject: Clone + Ord + Display {
-    /// The field whose owner has written.
-    fn field(&self) -> OwnedField;
+    /// The field whose owner has written, as people name it.
+    fn field(&self) -> &'static str;
+
+    /// Where a set of fields (`fieldsV1`) has it.
+    fn pointer(&self) -> String {
+        format!("/f:{}", self.field().replace('.', "/f:"))
+    }
 
     /// How that is counted: a label of the metric.
     fn kind(&self) -> &'static str;
@@ -60,17 +79,21 @@ pub struct ForeignWrite {
     /// Kind and name of the object.
     pub object: String,
     /// Its field.
-    pub field: OwnedField,
-    /// Who wrote it.
-    pub owner: Owner,
+    pub field: &'static str,
+    /// Who wrote it, of its managers the one that matters most; none if the field has no owner.
+    pub manager: Option<String>,
     /// Until when it counts.
     pub until: Instant,
 }
 
 impl ForeignWrite {
+    fn objects_that_prove(&self) -> Option<usize> {
+        objects_that_prove(self.manager.as_deref()?)
+    }
+
     /// Who wrote which field, without the object, which may be of another namespace (S41).
     pub(crate) fn act(&self) -> String {
-        format!("{} wrote {}", self.owner.manager().unwrap_or("an unknown manager"), self.field.as_str())
+        format!("{} wrote {}", self.manager.as_deref().unwrap_or("an unknown manager"), self.field)
     }
 }
 
@@ -139,22 +162,23 @@ impl<T: WrittenObject> SecondWriters<T> {
 
     /// Takes the managers that own the field; none if it has no owner. Returns whether the signal begins.
     pub fn learn(&mut self, target: &T, managers: &[String], now: Instant) -> bool {
-        let owner = Owner::of(managers);
-        if owner == Owner::OurName && self.led_another_just_now(now) {
+        let manager =
+            managers.iter().min_by_key(|manager| objects_that_prove(manager).unwrap_or(usize::MAX)).cloned();
+        if manager.as_deref() == Some(OUR_NAME) && self.led_another_just_now(now) {
             return false;
         }
-        let needed = owner.objects_that_prove();
         let object = target.to_string();
-        let write = ForeignWrite { object, field: target.field(), owner, until: now + MEMORY };
+        let write = ForeignWrite { object, field: target.field(), manager, until: now + MEMORY };
+        let needed = write.objects_that_prove();
         self.news.read(target.kind(), write.clone());
         self.seen.retain(|_, known| now < known.until);
-        let known = self.seen.get(target).and_then(|known| known.owner.objects_that_prove());
+        let known = self.seen.get(target).and_then(ForeignWrite::objects_that_prove);
         // What a controller of our role wrote is not forgotten because one wrote there, too, whose writes prove less.
         if known.is_none_or(|known| needed.is_some_and(|needed| needed <= known)) {
             self.seen.insert(target.clone(), write.clone());
         }
         let Some(needed) = needed else { return false };
-        let is_alike = |known: &&ForeignWrite| known.owner.objects_that_prove() == Some(needed);
+        let is_alike = |known: &&ForeignWrite| known.objects_that_prove() == Some(needed);
         if !self.signal.iter().any(|signal| is_alike(&signal))
             && self.seen.values().filter(is_alike).count() < needed
         {
@@ -162,7 +186,7 @@ impl<T: WrittenObject> SecondWriters<T> {
         }
         // One that proves less does not take its place, and has it last.
         if let Some(signal) = &mut self.signal
-            && signal.owner.objects_that_prove().is_some_and(|of_it| of_it < needed)
+            && signal.objects_that_prove().is_some_and(|of_it| of_it < needed)
         {
             signal.until = write.until;
             return false;
@@ -198,13 +222,13 @@ impl<T: WrittenObject> SecondWriters<T> {
 
     /// The objects that controllers of our role wrote to of late.
     pub fn evidence(&self) -> impl Iterator<Item = &T> {
-        let of_our_role = self.seen.iter().filter(|(_, write)| write.owner.objects_that_prove().is_some());
+        let of_our_role = self.seen.iter().filter(|(_, write)| write.objects_that_prove().is_some());
         of_our_role.map(|(target, _)| target)
     }
 
     /// Who wrote to an object last, if that was read of late and is known.
     pub(crate) fn manager(&self, target: &T) -> Option<&str> {
-        self.seen.get(target)?.owner.manager()
+        self.seen.get(target)?.manager.as_deref()
     }
 
     /// What there is to tell since this was last asked for.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::ForeignWrite;
 use crate::{
     controller::report::WallClock,
-    metrics::{Alarms, ForeignWrites, Metrics},
+    metrics::{Alarms, FedCounters, Metrics},
 };
 
 /// What there is to tell.
@@ -63,7 +63,7 @@ pub struct Role {
 #[derive(Clone, Debug)]
 pub struct Teller {
     role: Role,
-    counters: ForeignWrites,
+    counters: FedCounters,
     alarms: Alarms,
 }
 
@@ -74,7 +74,7 @@ impl Teller {
     /// See [`Metrics::register`].
     pub fn new(role: Role, metrics: &Metrics, alarms: Alarms) -> Result<Self, prometheus::Error> {
         alarms.set(role.alarm, None);
-        Ok(Self { role, counters: ForeignWrites::new(metrics, role.kinds)?, alarms })
+        Ok(Self { role, counters: FedCounters::foreign_writes(metrics, role.kinds)?, alarms })
     }
 
     /// Tells it. Returns what the page shows from now on: the alarm, and who wrote what of late.
@@ -84,13 +84,8 @@ impl Teller {
             self.counters.add(kind, *count);
         }
         for write in &news.read {
-            let manager = write.owner.manager().unwrap_or_default();
-            tracing::info!(
-                object = write.object,
-                field = write.field.as_str(),
-                manager,
-                "written by another"
-            );
+            let manager = write.manager.as_deref().unwrap_or_default();
+            tracing::info!(object = write.object, field = write.field, manager, "written by another");
         }
         let clock = WallClock::now();
         let text = news.signal.as_ref().map(|by| {
@@ -108,8 +103,8 @@ impl Teller {
         let row = |write: &ForeignWrite| {
             json!({
                 "object": write.object,
-                "field": write.field.as_str(),
-                "manager": write.owner.manager(),
+                "field": write.field,
+                "manager": write.manager,
                 "until": seconds(clock.at(write.until)),
             })
         };

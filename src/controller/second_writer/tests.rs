@@ -5,8 +5,8 @@ use super::*;
 const KCM: &str = "kube-controller-manager";
 
 impl WrittenObject for &'static str {
-    fn field(&self) -> OwnedField {
-        OwnedField::VolumesAttached
+    fn field(&self) -> &'static str {
+        "status.volumesAttached"
     }
 
     fn kind(&self) -> &'static str {
@@ -15,8 +15,8 @@ impl WrittenObject for &'static str {
 }
 
 impl WrittenObject for usize {
-    fn field(&self) -> OwnedField {
-        OwnedField::Phase
+    fn field(&self) -> &'static str {
+        "status.phase"
     }
 
     fn kind(&self) -> &'static str {
@@ -180,6 +180,6 @@ fn s41_what_is_told_says_who_wrote_what() {
     assert_eq!(known.to_string(), "kube-controller-manager wrote status.volumesAttached of node/n1");
     let act = "kube-controller-manager wrote status.volumesAttached";
     assert_eq!(known.act(), act, "S41: the object may be another's");
-    let unknown = ForeignWrite { owner: Owner::Unknown, ..known.clone() };
+    let unknown = ForeignWrite { manager: None, ..known.clone() };
     assert_eq!(unknown.to_string(), "an unknown manager wrote status.volumesAttached of node/n1");
 }

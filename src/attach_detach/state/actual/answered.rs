@@ -30,15 +30,13 @@ impl Answered {
         self.now + self.settle_time
     }
 
-    /// The pause after a request that failed, with what an event says of it, if one does.
-    pub fn failed(&self, retry: Retry, error: &CallError) -> Retry {
-        if let CallError::Throttled { after, .. } = error
-            && error.is_of_all()
-        {
-            // Nothing was tried: it is decided anew when the pause of all requests is over (S15).
-            return retry.until(self.now + *after);
+    /// The pause after a request that failed, a read or a write, with what an event says of it, if one does.
+    pub fn failed(&self, retry: Retry, error: &CallError, is_read: bool) -> Retry {
+        let retry = retry.after_error(error, is_read, self.now, self.jitter);
+        let is_silent = is_read && !error.is_certain();
+        if is_silent || error.is_of_all() || matches!(error, CallError::NotLeader) {
+            return retry;
         }
-        let retry = retry.after_error(error, self.now, self.jitter);
         let is_meant =
             error.is_certain() && !matches!(error, CallError::Throttled { .. } | CallError::NotSent(_));
         let is_recorded = is_meant || retry.tries() >= RECORDED_FAILURES;
@@ -48,11 +46,6 @@ impl Answered {
     /// The pause after an answer that is none for the object's sake, though no error either: it does not say why.
     pub(crate) fn in_vain(&self, retry: Retry) -> Retry {
         retry.after_failure(self.now, self.jitter, Duration::ZERO)
-    }
-
-    /// The pause after a read without an answer.
-    pub fn silent(&self, retry: Retry) -> Retry {
-        retry.after_silence(self.now, self.jitter)
     }
 }
 
@@ -67,7 +60,7 @@ mod tests {
         let error = CallError::Throttled { message, after };
         assert!(error.is_of_all());
         let answered = Answered { asked: now, now, jitter: 0.5, settle_time: Duration::ZERO };
-        let retry = (0..9).fold(Retry::default(), |retry, _| answered.failed(retry, &error));
+        let retry = (0..9).fold(Retry::default(), |retry, _| answered.failed(retry, &error, false));
         assert_eq!((retry.at(), retry.failures(), retry.message()), (Some(now + after), 0, None));
     }
 
@@ -87,18 +80,18 @@ mod tests {
         for (name, error, expected) in cases {
             let mut retry = Retry::default();
             let first = (1..=5).find(|_| {
-                retry = answered.failed(std::mem::take(&mut retry), &error);
+                retry = answered.failed(std::mem::take(&mut retry), &error, false);
                 retry.message().is_some()
             });
             assert_eq!(first, expected, "{name}");
         }
         let unsent = || CallError::NotSent("no 100 Continue".to_owned());
-        let retry = (0..9).fold(Retry::default(), |retry, _| answered.failed(retry, &unsent()));
+        let retry = (0..9).fold(Retry::default(), |retry, _| answered.failed(retry, &unsent(), false));
         assert!(retry.failures() == 0 && retry.at() <= Some(now + Duration::from_secs(4)), "L16 {retry:?}");
         let put_off = || CallError::Throttled { after: Duration::from_secs(1), message: "busy".to_owned() };
-        let retry = (0..9).fold(Retry::default(), |retry, _| answered.failed(retry, &put_off()));
+        let retry = (0..9).fold(Retry::default(), |retry, _| answered.failed(retry, &put_off(), false));
         assert!(retry.failures() == 0 && retry.at() <= Some(now + Duration::from_secs(4)), "L16 {retry:?}");
-        let pause = answered.failed(Retry::default(), &throttled()).at();
+        let pause = answered.failed(Retry::default(), &throttled(), false).at();
         assert!(pause >= Some(now + after), "S40 no earlier than the server asked for");
     }
 }

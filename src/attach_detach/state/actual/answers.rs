@@ -3,28 +3,16 @@
 //! In: answers, with what they prove by when they were asked for. Out: the volume on the node as it is known then. Silence
 //! after a write never counts as "nothing happened" (S17).
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use apiserver::{
     call::CallError,
     ids::{AttachmentName, ResourceVersion, Uid},
-    kinds::VolumeAttachment,
 };
 
 use super::node_volume::{Deletion, NodeVolume, Uncertain, WhyRead};
 use super::{answered::Answered, unpublishing::Unpublishing};
 use crate::controller::retry::Retry;
-
-/// What a live read has found under the attachment's name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// Nothing new.
-    Known,
-    /// One that is not about this volume on this node (S9).
-    NameTaken,
-    /// The attachment of this UID, which another party has made.
-    MadeByAnother(Uid),
-}
 
 impl NodeVolume {
     /// The attachment was created.
@@ -44,71 +32,56 @@ impl NodeVolume {
             }
             self.uncertain = Some(Uncertain { until: answered.in_doubt_until(), read_absent: false });
         }
-        if !matches!(error, CallError::NotLeader | CallError::AlreadyExists(_)) {
-            self.failed(error, answered);
+        if !matches!(error, CallError::AlreadyExists(_)) {
+            self.failed(error, false, answered);
         }
     }
 
-    /// The DELETE of the attachment of this UID and revision failed, or it is unknown what became of it.
+    /// The DELETE of the attachment of this UID and revision failed, or it is unknown what became of it. Returns whether the
+    /// attachment is to be read: it has changed, or is another one, and the watch has not told of that.
     pub fn delete_failed(
         &mut self,
         (uid, revision): (&Uid, ResourceVersion),
         error: &CallError,
         answered: &Answered,
-    ) {
+    ) -> bool {
         // The next try begins with a fresh look at the node.
         self.unpublishing = Unpublishing::None;
         if !error.is_certain() {
             self.note_deletion(uid, Deletion::InDoubt { until: answered.in_doubt_until() });
         }
-        match error {
-            CallError::NotLeader => {}
-            CallError::Conflict(_) => {
-                // What the watch has told of it since is looked at as it is. Otherwise it is read with the next plan.
-                let is_newest =
-                    |attachment: &Arc<VolumeAttachment>| attachment.metadata.resource_version <= revision;
-                if self.attachment().is_some_and(is_newest) {
-                    self.why_read = Some(WhyRead::DeletionRefused(revision));
-                }
-                self.pause(|retry| retry.after_conflict(answered.now, answered.jitter));
-            }
-            error => self.failed(error, answered),
+        if !matches!(error, CallError::Conflict(_)) {
+            self.failed(error, false, answered);
+            return false;
         }
+        self.pause(|retry| retry.after_conflict(answered.now, answered.jitter));
+        self.attachment().is_some_and(|attachment| attachment.metadata.resource_version <= revision)
     }
 
-    /// A live read has found an attachment of that name, which this now knows if it is about this volume on this node.
-    /// `is_there` unless the watch has told since that it is gone.
-    pub fn read_found(&mut self, name: &AttachmentName, is_there: bool, answered: &Answered) -> Found {
-        let why_read = self.why_read.take();
+    /// A live read has found an attachment of that name, which this now knows if it is about this volume on this node (S9).
+    /// `is_there` unless the watch has told since that it is gone. Returns the UID of one that another party has made.
+    pub fn read_found(&mut self, name: &AttachmentName, is_there: bool, answered: &Answered) -> Option<Uid> {
+        let (why_read, was_uncertain) = (self.why_read.take(), self.uncertain.is_some());
         self.uncertain = self.uncertain.filter(|uncertain| uncertain.until > answered.asked);
-        self.settle_deletion(answered.asked);
+        let is_settled = self.settle_deletion(answered.asked);
         if is_there && self.known.is_none() {
             if why_read == Some(WhyRead::MadeByAnother) {
                 self.uncertain = None;
             }
             self.why_read = Some(WhyRead::NameTaken(name.clone()));
             self.pause(|retry| answered.in_vain(retry));
-            return Found::NameTaken;
-        }
-        let uid = self.uid().cloned();
-        let revision = self.attachment().map(|attachment| attachment.metadata.resource_version);
-        if let (Some(WhyRead::DeletionRefused(refused)), Some(revision)) = (&why_read, revision)
-            && *refused == revision
-        {
-            // It is as it was, and the next delete would be refused like the last.
-            self.pause(|retry| answered.in_vain(retry));
-            return Found::Known;
+            return None;
         }
         if self.known.is_none() {
             // It is older than what the watch has told of it, and as unknown as it was.
             self.pause(|retry| retry.after_conflict(answered.now, answered.jitter));
-            return Found::Known;
+            return None;
         }
-        if !matches!(why_read, Some(WhyRead::DeletionRefused(_))) {
+        // A DELETE that was refused is a failure until one is not.
+        if was_uncertain || is_settled || why_read.is_some() {
             self.retry = Retry::default();
         }
-        let made = uid.filter(|_| is_there && why_read == Some(WhyRead::MadeByAnother));
-        made.map_or(Found::Known, Found::MadeByAnother)
+        self.uid().filter(|_| is_there && why_read == Some(WhyRead::MadeByAnother)).cloned()
     }
 
     /// A live read has found nothing of that name. `is_desired` if a pod needs the volume here.
@@ -128,22 +101,17 @@ impl NodeVolume {
         }
     }
 
-    /// The live read failed.
-    pub fn read_failed(&mut self, error: &CallError, answered: &Answered) {
-        match error {
-            CallError::NotLeader => {}
-            CallError::Unknown(_) => self.pause(|retry| answered.silent(retry)),
-            error => self.failed(error, answered),
-        }
-    }
-
-    fn failed(&mut self, error: &CallError, answered: &Answered) {
-        self.pause(|retry| answered.failed(retry, error));
+    /// A read or a write failed.
+    pub fn failed(&mut self, error: &CallError, is_read: bool, answered: &Answered) {
+        self.pause(|retry| answered.failed(retry, error, is_read));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use apiserver::kinds::VolumeAttachment;
     use tokio::time::Instant;
 
     use super::{super::unpublishing::Sequence, *};
@@ -197,12 +165,14 @@ mod tests {
 
     #[test]
     fn s19_what_a_delete_that_failed_leaves_to_be_known() {
-        let expected = ["", "pause", "read", "pause, event", "pause", "pause, event", "pause, in doubt"];
+        let expected = ["", "pause", "", "pause, event", "pause", "pause, event", "pause, in doubt"];
         for ((name, error), expected) in errors().into_iter().zip(expected) {
             let mut node_volume = NodeVolume::with_attachment(true, false);
             node_volume.unpublishing = Unpublishing::Since(Sequence::default());
             let uid = node_volume.uid().cloned().unwrap();
-            node_volume.delete_failed((&uid, ResourceVersion(0)), &error, &answered(Instant::now(), 0));
+            let deleted = (&uid, ResourceVersion(0));
+            let is_read = node_volume.delete_failed(deleted, &error, &answered(Instant::now(), 0));
+            assert_eq!(is_read, name == "conflict", "{name}");
             assert_eq!(effects(&node_volume), expected, "{name}");
             assert_eq!(node_volume.unpublishing, Unpublishing::None, "{name}: the node is looked at anew");
         }
@@ -234,16 +204,13 @@ mod tests {
     fn what_a_read_finds_is_ours_or_anothers_or_about_something_else() {
         let answered = answered(Instant::now(), 0);
         let other = || Some(WhyRead::MadeByAnother);
-        let refused = |revision| Some(WhyRead::DeletionRefused(ResourceVersion(revision)));
         // name, why it is read, whether it is known now, whether it is there still, what is found, and a pause
         let cases = [
-            ("what we made", None, true, true, Found::Known, false),
-            ("S14 what another made", other(), true, true, Found::MadeByAnother("".into()), false),
-            ("it has gone since", other(), true, false, Found::Known, false),
-            ("S9 another volume's", other(), false, true, Found::NameTaken, true),
-            ("neither there nor known", other(), false, false, Found::Known, false),
-            ("it is as it was", refused(0), true, true, Found::Known, true),
-            ("S7 it has changed", refused(1), true, true, Found::Known, false),
+            ("what we made", None, true, true, None, false),
+            ("S14 what another made", other(), true, true, Some("".into()), false),
+            ("it has gone since", other(), true, false, None, false),
+            ("S9 another volume's", other(), false, true, None, true),
+            ("neither there nor known", other(), false, false, None, false),
         ];
         for (name, why_read, is_known, is_there, expected, pauses) in cases {
             let mut node_volume = NodeVolume { why_read, ..NodeVolume::default() };

@@ -17,7 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     identification::{AttachmentIdentity, Candidates, identify, is_named_after},
-    node_volume::{Mount, NodeVolume, WhyRead},
+    node_volume::{Mount, NodeVolume},
     state::ActualState,
 };
 use crate::attach_detach::state::desired::volume_name::VolumeId;
@@ -151,7 +151,7 @@ impl ActualState {
     /// or mounted for all that is known.
     pub fn nodes_with_another_of_its_name(&self, volume: &VolumeId) -> impl Iterator<Item = &NodeName> {
         let has = |node_volume: &NodeVolume| {
-            node_volume.is_attached() || node_volume.is_listed() || node_volume.mount != Mount::No
+            node_volume.is_attached() || node_volume.listed || node_volume.mount != Mount::No
         };
         let others = self.of_another(volume);
         others
@@ -238,21 +238,6 @@ impl ActualState {
         }
     }
 
-    /// Notes that the name of the volume's attachment on the node is that of one which is about something else (S9).
-    pub fn note_name_taken(&mut self, name: &AttachmentName, volume: &VolumeId, node: &NodeName) {
-        self.taken.insert(name.clone(), (volume.clone(), node.clone()));
-    }
-
-    /// The attachment of that name is gone. Returns what has waited for the name, which pauses no longer.
-    pub fn note_name_free(&mut self, name: &AttachmentName) -> Option<(VolumeId, NodeName)> {
-        let (volume, node) = self.taken.remove(name)?;
-        let node_volume = self.volumes.get_mut(&volume)?.nodes.get_mut(&node)?;
-        if matches!(node_volume.why_read, Some(WhyRead::NameTaken(_))) {
-            node_volume.retry = mem::take(&mut node_volume.retry).due();
-        }
-        Some((volume, node))
-    }
-
     /// Recognises the attachments of a volume among those that nothing has explained so far: their own
     /// PersistentVolume may be gone while another one stands for the same handle. Returns the names of those
     /// found, and how many names were computed for that.
@@ -284,15 +269,5 @@ impl ActualState {
     /// The VolumeAttachments that name the PersistentVolume, whether a known volume explains them or not.
     pub fn attachments_of(&self, source: &VolumeName) -> impl Iterator<Item = AttachmentName> {
         self.sources.of(source.clone()).cloned().chain(self.unidentified.of(source))
-    }
-
-    /// VolumeAttachments on the node that no known volume explains: worth another look when it changes.
-    pub(crate) fn unidentified_on(&self, node: &NodeName) -> Vec<AttachmentName> {
-        self.unidentified.on(node)
-    }
-
-    /// VolumeAttachments that name the PersistentVolume, which does not explain them, likewise.
-    pub(crate) fn unidentified_of(&self, volume: &VolumeName) -> Vec<AttachmentName> {
-        self.unidentified.of(volume)
     }
 }

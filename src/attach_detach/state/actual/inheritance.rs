@@ -21,7 +21,7 @@ impl ActualState {
     /// while no process led is not listed, and is still to be told.
     pub(in crate::attach_detach) fn inherit_told(&mut self) {
         for (_, node_volume) in self.volumes.values_mut().flat_map(|state| state.nodes.iter_mut()) {
-            node_volume.told.is_attached = node_volume.is_listed() || node_volume.mount == Mount::Possible;
+            node_volume.told.is_attached = node_volume.listed || node_volume.mount == Mount::Possible;
         }
     }
 
@@ -37,13 +37,13 @@ impl ActualState {
         waits: impl Fn(&VolumeId, &NodeName) -> bool,
     ) {
         let stays = |node_volume: &NodeVolume| {
-            node_volume.is_listed() || (node_volume.known.is_some() && !node_volume.is_going())
+            node_volume.listed || (node_volume.known.is_some() && !node_volume.is_going())
         };
         for (volume, state) in &mut self.volumes {
             if !state.nodes.values().any(|node_volume| stays(node_volume)) {
                 continue;
             }
-            let is_listed = state.nodes.values().any(|node_volume| node_volume.is_listed());
+            let is_listed = state.nodes.values().any(|node_volume| node_volume.listed);
             for (name, node_volume) in state.nodes.iter_mut() {
                 let node = self.nodes.get(name).and_then(|state| state.node.as_deref());
                 let is_down = node.is_some_and(|node: &Node| !node.is_ready());

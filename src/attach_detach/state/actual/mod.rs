@@ -22,7 +22,6 @@ mod state;
 mod unidentified;
 pub mod unpublishing;
 
-pub use answers::Found;
 pub use identification::Candidates;
 pub use node_volume::{
     AttachmentCall, Deletion, Desire, ForceReason, KnownAttachment, Mount, NodeVolume, Operation,

@@ -55,7 +55,7 @@ pub struct NodeState {
 impl NodeState {
     /// Whether nothing is left to know of the node.
     pub(in crate::attach_detach) fn is_over(&self) -> bool {
-        self.node.is_none() && self.volumes.is_empty() && !self.requests.is_under_way()
+        self.node.is_none() && self.volumes.is_empty() && !self.requests.is_under_way
     }
 
     /// Whether its volumes are the controller's business. KCM: a node stays managed once it was seen so; its annotation

@@ -20,8 +20,11 @@ use crate::controller::{in_doubt::InDoubt, retry::Retry, undone::Undone};
 #[derive(Clone, Debug, Default)]
 pub struct NodeRequests {
     /// At most one patch or read is under way, so that answers come in the order of requests.
-    is_under_way: bool,
-    sight: Freshness,
+    pub is_under_way: bool,
+    /// The node has moved past what was last seen of it: nothing is written before it was read live.
+    pub is_outdated: bool,
+    /// The revision that a patch named when it was refused for that, if the node was not read since.
+    refused: Option<ResourceVersion>,
     /// Since when something has waited to be written, in case more comes.
     pub pending_since: Option<Instant>,
     /// The revision at which the node was known when the last read was sent.
@@ -41,19 +44,6 @@ pub struct NodeRequests {
     changed_by: Option<Arc<str>>,
 }
 
-/// Whether what was last seen of the node can be written to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Freshness {
-    /// As far as is known it is the newest.
-    #[default]
-    Newest,
-    /// The node has moved past it: nothing is written before it was read live.
-    Outdated {
-        /// The revision that a patch named when it was refused for that.
-        refused: Option<ResourceVersion>,
-    },
-}
-
 /// What a patch of ours asked the list to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OwnList {
@@ -65,24 +55,6 @@ struct OwnList {
 }
 
 impl NodeRequests {
-    /// Whether a patch or a read is under way.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.is_under_way
-    }
-
-    /// Whether the node is known to have moved past what we last saw.
-    pub(crate) fn is_outdated(&self) -> bool {
-        self.sight != Freshness::Newest
-    }
-
-    /// The revision that a patch named when it was refused for that, if the node was not read since.
-    pub(crate) fn refused(&self) -> Option<ResourceVersion> {
-        match self.sight {
-            Freshness::Newest => None,
-            Freshness::Outdated { refused } => refused,
-        }
-    }
-
     /// Whether no earlier patch of ours can land any more.
     pub(crate) fn is_settled(&self) -> bool {
         self.in_doubt.is_none()
@@ -120,17 +92,10 @@ impl NodeRequests {
         self.changed_by = manager.map(Arc::from);
     }
 
-    /// The node is read before it is written to again.
-    pub fn outdate(&mut self) {
-        if self.sight == Freshness::Newest {
-            self.sight = Freshness::Outdated { refused: None };
-        }
-    }
-
     /// The node is seen, or its absence. Returns whether that settles a patch of unknown outcome.
     pub(super) fn seen(&mut self, before: Option<ResourceVersion>, now: Option<ResourceVersion>) -> bool {
         if now > before {
-            self.sight = Freshness::Newest;
+            (self.is_outdated, self.refused) = (false, None);
         }
         let is_past = |patch: InDoubt| now.is_some_and(|revision| patch.is_settled_at(revision));
         self.settle_if(is_past)
@@ -184,15 +149,15 @@ impl NodeRequests {
 
     /// A patch was refused: it named an outdated revision.
     pub fn patch_refused(&mut self, revision: ResourceVersion) {
-        self.sight = Freshness::Outdated { refused: Some(revision) };
+        (self.is_outdated, self.refused) = (true, Some(revision));
     }
 
     /// A patch failed for another reason.
     pub fn patch_failed(&mut self, revision: ResourceVersion, error: &CallError, answered: &Answered) {
-        self.failed(error, answered);
+        self.failed(error, false, answered);
         if !error.is_certain() {
             self.in_doubt = Some(InDoubt::since(answered.now, answered.settle_time, revision));
-            self.outdate();
+            self.is_outdated = true;
             self.suspect = None;
         }
     }
@@ -210,9 +175,8 @@ impl NodeRequests {
     /// The node was read at this revision. Returns why that is no success, if it is none: the next patch would be refused like
     /// the last.
     pub fn was_read(&mut self, revision: ResourceVersion) -> Option<CallError> {
-        let refused = self.refused();
-        self.sight = Freshness::Newest;
-        if refused == Some(revision) {
+        self.is_outdated = false;
+        if self.refused.take() == Some(revision) {
             return Some(CallError::Conflict("refused at the newest revision".to_owned()));
         }
         if self.is_settled() {
@@ -222,17 +186,9 @@ impl NodeRequests {
         None
     }
 
-    /// The node could not be read.
-    pub fn read_failed(&mut self, error: &CallError, answered: &Answered) {
-        if error.is_certain() {
-            return self.failed(error, answered);
-        }
-        self.retry = answered.silent(mem::take(&mut self.retry));
-    }
-
-    /// A request failed.
-    pub fn failed(&mut self, error: &CallError, answered: &Answered) {
-        let retry = answered.failed(mem::take(&mut self.retry), error);
+    /// A read or a write failed.
+    pub fn failed(&mut self, error: &CallError, is_read: bool, answered: &Answered) {
+        let retry = answered.failed(mem::take(&mut self.retry), error, is_read);
         let is_asked = matches!(error, CallError::Throttled { .. });
         self.retry = if is_asked { retry } else { no_longer_than_a_list(retry, answered) };
     }
@@ -246,7 +202,7 @@ impl NodeRequests {
     /// A live read found no node: every patch on its way names an object that is gone, and lands nowhere. Returns
     /// whether that settles one of unknown outcome.
     pub(super) fn settle_by_absence(&mut self) -> bool {
-        self.sight = Freshness::Newest;
+        (self.is_outdated, self.refused) = (false, None);
         self.settle_if(|_| true)
     }
 
@@ -313,8 +269,8 @@ mod tests {
             let mut requests = NodeRequests::default();
             requests.patch_refused(REVISION);
             requests.seen(Some(REVISION), Some(ResourceVersion(seen)));
-            assert_eq!(requests.is_outdated(), is_outdated, "at {seen}");
-            assert_eq!(requests.refused().is_some(), is_outdated, "at {seen}");
+            assert_eq!(requests.is_outdated, is_outdated, "at {seen}");
+            assert_eq!(requests.refused.is_some(), is_outdated, "at {seen}");
         }
     }
 
@@ -322,10 +278,10 @@ mod tests {
     fn s38_what_is_to_be_read_remembers_at_which_revision_a_patch_was_refused() {
         let mut requests = NodeRequests::default();
         requests.patch_refused(REVISION);
-        requests.outdate();
-        assert_eq!(requests.refused(), Some(REVISION));
+        requests.is_outdated = true;
+        assert_eq!(requests.refused, Some(REVISION));
         assert!(requests.was_read(REVISION).is_some(), "the next patch would be refused like the last");
-        assert!(!requests.is_outdated());
+        assert!(!requests.is_outdated);
         for (known, is_older) in [(5, false), (6, false), (7, true)] {
             requests.patch_refused(REVISION);
             requests.read(Some(ResourceVersion(known)));
@@ -343,7 +299,7 @@ mod tests {
             let mut requests = NodeRequests::default();
             requests.patch_failed(REVISION, &error, &at(now));
             assert_eq!(requests.is_settled(), error.is_certain(), "{error}");
-            assert_eq!(requests.is_outdated(), !error.is_certain(), "{error}");
+            assert_eq!(requests.is_outdated, !error.is_certain(), "{error}");
             requests.was_read(REVISION);
             assert_eq!(requests.retry.pending(now).is_none(), ends, "{error}");
         }

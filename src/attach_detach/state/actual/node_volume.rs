@@ -191,8 +191,6 @@ pub struct Uncertain {
 pub enum WhyRead {
     /// The server refused our create because there is one already, which we have not asked for.
     MadeByAnother,
-    /// The server refused to delete the attachment as it was at this revision: it has changed, or is another one.
-    DeletionRefused(ResourceVersion),
     /// There is one of that name which is not about this volume on this node (S9).
     NameTaken(AttachmentName),
 }
@@ -217,7 +215,7 @@ impl NodeVolume {
 
     /// Whether a pod that waits here may have been given the volume: its kubelet takes it from the list alone (S44).
     pub(crate) fn may_be_given(&self) -> bool {
-        self.is_listed()
+        self.listed
             || self.may_be_listed
             || self.mount == Mount::Possible
             || self.report_as_attached == ReportAsAttached::Yes
@@ -238,7 +236,7 @@ impl NodeVolume {
     pub(crate) fn holds(&self, is_wanted: bool) -> bool {
         self.known.is_some()
             || self.may_be_made_by_us()
-            || self.is_listed()
+            || self.listed
             || self.is_mounted(is_wanted)
             || self.may_be_listed
             || self.report_as_attached == ReportAsAttached::Yes
@@ -264,7 +262,7 @@ impl NodeVolume {
         self.given_up &= !in_use;
         let stays = in_use || kind == VolumeKind::NoOp || self.given_up;
         self.mount = match self.mount {
-            _ if self.is_listed() => Mount::Possible,
+            _ if self.listed => Mount::Possible,
             Mount::Possible if stays => Mount::Possible,
             Mount::Reported { .. } | Mount::ReportedBefore { .. } if in_use => self.mount,
             _ => Mount::No,
@@ -290,7 +288,7 @@ impl NodeVolume {
     /// did not have the volume, or that was overruled. An end that others have made proves nothing; nor does ours if
     /// another has listed the volume since. Returns whether the proof holds.
     pub(super) fn forget_attachment(&mut self) -> bool {
-        let is_proven = self.is_ended_by_us() && !self.is_listed();
+        let is_proven = self.is_ended_by_us() && !self.listed;
         if is_proven {
             self.mount = Mount::No;
         }
@@ -305,7 +303,7 @@ impl NodeVolume {
 
     /// What is to be listed and is not yet has to be judged anew before: its node may have its turn first (S10).
     fn list_no_more(&mut self) {
-        if !self.is_listed() {
+        if !self.listed {
             self.report_as_attached = ReportAsAttached::Unchanged;
         }
     }
@@ -356,13 +354,10 @@ impl NodeVolume {
         }
     }
 
-    /// Takes note of a live read that was sent then: what was given up by then did not happen.
-    pub(in crate::attach_detach) fn settle_deletion(&mut self, asked: Instant) {
-        if let Some(known) = &mut self.known
-            && matches!(known.deletion, Deletion::InDoubt { until } if until <= asked)
-        {
-            known.deletion = Deletion::None;
-        }
+    /// Takes note of a live read that was sent then: what was given up by then did not happen. Returns whether that settles it.
+    pub(in crate::attach_detach) fn settle_deletion(&mut self, asked: Instant) -> bool {
+        let is_over = |known: &&mut KnownAttachment| matches!(known.deletion, Deletion::InDoubt { until } if until <= asked);
+        self.known.as_mut().filter(is_over).map(|known| known.deletion = Deletion::None).is_some()
     }
 
     /// Whether its attachment is on its way out, as the object says or the answer to our DELETE.
@@ -376,11 +371,6 @@ impl NodeVolume {
         self.retry = pause(mem::take(&mut self.retry));
     }
 
-    /// Whether the node's status lists it.
-    pub(crate) fn is_listed(&self) -> bool {
-        self.listed
-    }
-
     /// Whether we have asked for the end of its attachment.
     pub(crate) fn is_ended_by_us(&self) -> bool {
         self.deletion() != Deletion::None || self.call == Some(AttachmentCall::Delete)
@@ -388,7 +378,7 @@ impl NodeVolume {
 
     /// Whether the driver has attached it, or, where there is no driver, the node's status lists it.
     pub(crate) fn is_attached(&self) -> bool {
-        self.attachment().map_or(self.is_listed(), |attachment| attachment.status.attached)
+        self.attachment().map_or(self.listed, |attachment| attachment.status.attached)
     }
 
     /// Since when no pod needs what is, or may be, attached here, by this process' clock.
@@ -401,7 +391,7 @@ impl NodeVolume {
 
     /// Whether it is off the node's list without an answer that proves it: only a live read will.
     pub(crate) fn needs_proof(&self) -> bool {
-        !self.is_listed() && matches!(self.unpublishing, Unpublishing::Since(_))
+        !self.listed && matches!(self.unpublishing, Unpublishing::Since(_))
     }
 
     /// Whether the volume is about to become attached, as far as can be told: its attachment is being made,
@@ -430,8 +420,8 @@ impl NodeVolume {
         }
         match report_as_attached {
             ReportAsAttached::Unchanged => false,
-            ReportAsAttached::Yes => !self.is_listed(),
-            ReportAsAttached::No => self.is_listed(),
+            ReportAsAttached::Yes => !self.listed,
+            ReportAsAttached::No => self.listed,
         }
     }
 

@@ -59,7 +59,7 @@ impl ActualState {
             }
             // Of a node that is gone, the last report stands.
             let in_use = if node.is_some() { state.uses(volume) } else { node_volume.in_use };
-            let before = (node_volume.is_listed(), node_volume.in_use);
+            let before = (node_volume.listed, node_volume.in_use);
             if in_use && (node_volume.known.is_some() || !(node_volume.in_use || wanted(volume))) {
                 node_volume.note_unexplained_use(wall);
             }
@@ -80,7 +80,7 @@ impl ActualState {
     pub(in crate::attach_detach) fn note_listing(&mut self, name: &NodeName) {
         self.each_volume_on(name, |_, _, node_volume| {
             node_volume.may_be_listed |=
-                node_volume.report_as_attached == ReportAsAttached::Yes && !node_volume.is_listed();
+                node_volume.report_as_attached == ReportAsAttached::Yes && !node_volume.listed;
         });
     }
 

@@ -66,9 +66,8 @@ pub struct ActualState {
     pub(super) identities: HashMap<AttachmentName, AttachmentIdentity>,
     /// The PersistentVolumes that identified attachments name.
     pub(super) sources: Relation<VolumeName, AttachmentName>,
-    pub(super) unidentified: Unidentified,
-    /// What waits for a name that an attachment of something else has (S9).
-    pub(super) taken: HashMap<AttachmentName, (VolumeId, NodeName)>,
+    /// VolumeAttachments that no known volume explains: worth another look when their node or PersistentVolume changes.
+    pub(in crate::attach_detach) unidentified: Unidentified,
 }
 
 impl ActualState {

@@ -180,10 +180,10 @@ fn h5_what_nothing_explains_is_looked_at_when_its_volume_or_node_changes() {
         object.spec.source.persistent_volume_name = volume.map(VolumeName::from);
         actual.observe_attachment(&name.into(), Some(Arc::new(object)), |_| Candidates::default(), NOW);
     }
-    assert_eq!(actual.unidentified_of(&"pv1".into()), ["a".into()]);
-    assert_eq!(actual.unidentified_on(&"n2".into()), ["b".into()]);
-    assert_eq!(actual.unidentified_of(&"pv3".into()), []);
-    assert_eq!(actual.unidentified_on(&"n4".into()), []);
+    assert_eq!(actual.unidentified.of(&"pv1".into()), ["a".into()]);
+    assert_eq!(actual.unidentified.on(&"n2".into()), ["b".into()]);
+    assert_eq!(actual.unidentified.of(&"pv3".into()), []);
+    assert_eq!(actual.unidentified.on(&"n4".into()), []);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use apiserver::{
 use crate::attach_detach::state::desired::volume_name::VolumeId;
 /// The attachments, and where to find them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Unidentified {
+pub(in crate::attach_detach) struct Unidentified {
     attachments: HashMap<AttachmentName, Arc<VolumeAttachment>>,
     by_node: Relation<NodeName, AttachmentName>,
     by_source: Relation<VolumeName, AttachmentName>,
@@ -85,12 +85,12 @@ impl Unidentified {
     }
 
     /// Those on the node.
-    pub(super) fn on(&self, node: &NodeName) -> Vec<AttachmentName> {
+    pub(in crate::attach_detach) fn on(&self, node: &NodeName) -> Vec<AttachmentName> {
         self.by_node.of(node.clone()).cloned().collect()
     }
 
     /// Those that name the PersistentVolume.
-    pub(super) fn of(&self, source: &VolumeName) -> Vec<AttachmentName> {
+    pub(in crate::attach_detach) fn of(&self, source: &VolumeName) -> Vec<AttachmentName> {
         self.by_source.of(source.clone()).cloned().collect()
     }
 

@@ -29,7 +29,8 @@ pub struct Sequence(pub u64);
 pub struct Unpublished {
     /// `None` for a node that a live read did not find.
     node: Option<Uid>,
-    unused: bool,
+    /// Whether the volume was not in use.
+    pub unused: bool,
 }
 
 impl Unpublished {
@@ -49,10 +50,5 @@ impl Unpublished {
     /// later one of the same name.
     pub(crate) fn is_about(&self, node: Option<&Node>) -> bool {
         self.node.as_ref() == node.map(|node| &node.metadata.uid)
-    }
-
-    /// Whether the volume was not in use.
-    pub(crate) fn is_unused(&self) -> bool {
-        self.unused
     }
 }
