@@ -55,6 +55,8 @@ pub enum FenceState {
     NotEnforced,
     /// The loop can write, or soon can: why.
     Gone(String),
+    /// There is no policy, so the loop can write or soon can, and whether there is a binding was not read: why.
+    HalfRead(String),
     /// The policy is that of another version of mooring: which, and who has raised it.
     Other(String),
     /// It cannot be told: why. If something else than the fence refuses the probe, that shows nothing of this server.
@@ -80,6 +82,12 @@ impl FenceState {
         matches!(self, Self::Unknown(_))
     }
 
+    /// Whether something of it was not read, so that nothing is to be done about it.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        matches!(self, Self::Unknown(_) | Self::HalfRead(_))
+    }
+
     /// What is wrong with it, for people.
     #[must_use]
     pub fn why(&self) -> &str {
@@ -88,7 +96,7 @@ impl FenceState {
             Self::Absent => "there is no fence",
             Self::Lingering => "its objects are gone, and this API server denies yet",
             Self::NotEnforced => "the API server does not enforce this content of the fence",
-            Self::Gone(why) | Self::Other(why) | Self::Unknown(why) => why,
+            Self::Gone(why) | Self::HalfRead(why) | Self::Other(why) | Self::Unknown(why) => why,
         }
     }
 
@@ -103,6 +111,11 @@ impl FenceState {
                 // A fence could not be proven here.
                 probe => return Self::untold(&name, probe),
             }
+        }
+        if let (Ok(None), Err(why)) = (&seen.policy, &seen.binding) {
+            return Self::HalfRead(format!(
+                "the policy {name} does not exist, and its binding cannot be read: {why}"
+            ));
         }
         if let Ok(Some(policy)) = &seen.policy
             && let Some(other) = mark_of(policy).filter(|mark| *mark != fence.mark())
@@ -208,6 +221,7 @@ pub enum Proven {
 /// What was seen, look by look, each on a fresh connection. Only the clock of this process is asked.
 #[derive(Clone, Debug, Default)]
 pub struct FenceProof {
+    /// Since when all was as it should be, and no look showed both its server and how many there are.
     since: Option<Instant>,
     /// Each process of a server that was as it should be: when it was seen first and last.
     servers: BTreeMap<String, (Instant, Instant)>,
@@ -236,14 +250,17 @@ impl FenceProof {
             (self.since, self.servers) = (None, BTreeMap::new());
             return Proven::No;
         }
-        let since = *self.since.get_or_insert(now);
         if let Some(server) = server {
             self.servers.entry(server.clone()).or_insert((now, now)).1 = now;
         }
         let is_counted = leases.is_some() && self.count > 0;
+        if is_counted && server.is_some() {
+            self.since = None;
+        }
+        let since = *self.since.get_or_insert(now);
         if is_counted && self.most_at_once() >= self.count {
             Proven::ByEachServer
-        } else if now >= since + UNBROKEN && !(is_counted && server.is_some()) {
+        } else if now >= since + UNBROKEN {
             Proven::ByTime
         } else {
             Proven::No

@@ -68,7 +68,7 @@ fn seen(fence: &Fence) -> FenceSeen {
 fn only_our_own_content_that_the_server_enforces_is_a_fence() {
     /// What is done to a fence that is as it should be, and what it is then.
     type Case = (&'static str, fn(&mut FenceSeen), &'static str);
-    let cases: [Case; 16] = [
+    let cases: [Case; 17] = [
         ("as it should be", |_| {}, "enforced"),
         (
             "deleted, and kept by its finalizer",
@@ -136,6 +136,11 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
             "not by the fence: denied request: no driver of that name (exempt",
         ),
         ("may not be read", |seen| seen.policy = Err("forbidden".to_owned()), "unknown"),
+        (
+            "no policy, and its binding has no answer",
+            |seen| (seen.policy, seen.binding) = (Ok(None), Err("no answer".to_owned())),
+            "half read: the policy mooring-fence-",
+        ),
         ("no answer", |seen| seen.probe = ProbeAnswer::None("timed out".to_owned()), "unknown"),
     ];
     for (name, change, expected) in cases {
@@ -148,6 +153,7 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
                 state @ FenceState::Lingering => state.why().to_owned(),
                 FenceState::NotEnforced => "not enforced".to_owned(),
                 FenceState::Gone(why) | FenceState::Other(why) => why,
+                FenceState::HalfRead(why) => format!("half read: {why}"),
                 FenceState::Unknown(why) => format!("unknown: {why}"),
             };
             assert!(found.contains(expected), "{name}: {found}");
@@ -228,6 +234,29 @@ fn where_servers_are_not_told_apart_two_unbroken_minutes_prove_it() {
     }
 }
 
+/// That a server was reached which is one of three is known for two minutes, whatever a later look does not show.
+#[test]
+fn one_look_that_shows_less_proves_nothing_of_servers_that_are_counted() {
+    for (server, is_listed) in [(None, true), (Some("a"), false), (None, false)] {
+        let (mut proof, start) = (FenceProof::default(), Instant::now());
+        let leases = |second| [("x", second), ("y", second), ("z", second)];
+        let unbroken = UNBROKEN.as_secs();
+        for second in 0..3 * unbroken - 1 {
+            let leases = leases(second);
+            let look = match second == unbroken + 5 || second >= 2 * unbroken {
+                true => look(server, is_listed.then_some(&leases[..])),
+                false => look(Some("a"), Some(&leases)),
+            };
+            let proven = proof.note(true, &look, start + Duration::from_secs(second));
+            assert_eq!(proven, Proven::No, "{server:?} {is_listed} {second}");
+        }
+        // Since then nothing has told them apart.
+        let look = look(server, is_listed.then_some(&leases(3 * unbroken - 1)[..]));
+        let proven = proof.note(true, &look, start + Duration::from_secs(3 * unbroken - 1));
+        assert_eq!(proven, Proven::ByTime, "{server:?} {is_listed}");
+    }
+}
+
 /// That a policy asks for nothing new to be begun is heard before anything is probed; that none does is not believed where one
 /// could not be read.
 /// A server that answers each request after so long, and from so many on none.
@@ -263,7 +292,7 @@ async fn s14_of_a_slow_server_what_it_answered_in_time_counts() {
     let (open, _, took) = look(600, usize::MAX).await;
     assert!(took < LONGEST_LOOK && open.states == vec![FenceState::Absent; count], "{took:?} {open:?}");
     let (gone, heard, took) = look(100, count).await;
-    let is_gone = |state: &FenceState| matches!(state, FenceState::Gone(_));
+    let is_gone = |state: &FenceState| matches!(state, FenceState::HalfRead(_));
     assert!(gone.states.len() == count && gone.states.iter().all(is_gone), "no policy: {gone:?}");
     assert_eq!((heard, took), (Some(Ok(())), LONGEST_LOOK));
     let (_, heard, _) = look(100, count - 1).await;

@@ -167,7 +167,7 @@ impl<'a> Switcher<'a> {
             SwitchStep::GiveLeaseUp => {
                 let free = json!({ "holderIdentity": "", "leaseDurationSeconds": 1 });
                 if self.manager.write(false, &free).await? {
-                    self.event("Handed over to kube-controller-manager").await?;
+                    self.event("Handed over to kube-controller-manager").await;
                 }
                 Ok(())
             }
@@ -197,7 +197,8 @@ impl<'a> Switcher<'a> {
                 apply(&self.client, &apply_path(plural, &fence.name()), &object).await?;
             }
         }
-        self.event("Fenced kube-controller-manager off").await
+        self.event("Fenced kube-controller-manager off").await;
+        Ok(())
     }
 
     /// Takes out of an object that is there what others have added to its spec. To apply it does not: what another owns of a
@@ -263,7 +264,8 @@ impl<'a> Switcher<'a> {
         Ok(())
     }
 
-    async fn event(&self, what: &str) -> Result<(), NoAnswer> {
+    /// Tells what was done. Whoever refuses that undoes nothing.
+    async fn event(&self, what: &str) {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let event = json!({
             "apiVersion": "v1", "kind": "Event",
@@ -275,8 +277,7 @@ impl<'a> Switcher<'a> {
             "source": { "component": "mooring-switch" }, "count": 1,
             "firstTimestamp": now, "lastTimestamp": now,
         });
-        self.send(Method::POST, "/api/v1/namespaces/mooring-system/events", &event).await?;
-        Ok(())
+        let _ = self.send(Method::POST, "/api/v1/namespaces/mooring-system/events", &event).await;
     }
 }
 
@@ -294,7 +295,13 @@ pub(super) fn replacing(ours: Option<&Value>, there: Option<&Value>) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+
     use super::*;
+    use crate::fence::policies::FENCES;
 
     #[test]
     fn what_others_have_added_to_a_spec_is_taken_out() {
@@ -304,5 +311,25 @@ mod tests {
             "actions": ["Deny"], "match": { "rules": [1], "except": null }, "fail": "Fail", "more": null,
         });
         assert_eq!(replacing(Some(&ours), Some(&there)), patch);
+    }
+
+    #[tokio::test]
+    async fn what_was_done_is_done_although_its_event_is_refused() {
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            let code = match (request.method(), request.uri().path()) {
+                (&Method::GET, "/version") | (&Method::PATCH, _) => 200,
+                (&Method::POST, path) if path.ends_with("/selfsubjectreviews") => 201,
+                (&Method::POST, _) => 403,
+                _ => 404,
+            };
+            let status = json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code });
+            let answer = Response::builder().status(code).body(Body::from(status.to_string().into_bytes()));
+            Ok::<_, Infallible>(answer.unwrap())
+        });
+        let api = ApiServer::in_process(Client::new(service, "default"));
+        let fences = [&FENCES[0]];
+        let mut switcher = Switcher::new(&api, &fences).await.unwrap();
+        let seen = crate::switch::tests::ruled_by_the_manager();
+        assert_eq!(switcher.take(&SwitchStep::RaiseFence, &seen).await, Ok(()));
     }
 }

@@ -99,6 +99,11 @@ impl ManagerLease {
         self.hold.lock().await.note(lease, &self.identity, now)
     }
 
+    /// For how long it has been ours.
+    pub(super) async fn held(&self) -> Option<Duration> {
+        self.hold.lock().await.since.map(|since| since.elapsed())
+    }
+
     /// Takes, renews or gives up the lease, if that [may](ManagerHold::may_write) be. Returns whether it was written.
     pub(super) async fn write(&self, is_take: bool, spec: &Value) -> Result<bool, NoAnswer> {
         let mut hold = self.hold.lock().await;

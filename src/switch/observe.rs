@@ -14,7 +14,9 @@ use tokio::time::Instant;
 
 use super::{
     hold::{FREED, LED_AT_STOP, LOCK, ManagerLease, holder},
-    step::{DaemonStanding, Direction, FenceStanding, ManagerRestart, ManagerStanding, SwitchSeen},
+    step::{
+        DaemonStanding, Direction, FenceStanding, ManagerRestart, ManagerStanding, SwitchSeen, longest_hold,
+    },
 };
 use crate::{
     attach_detach::state::desired::{volume_name::VolumeId, volume_source::Sharing},
@@ -178,6 +180,15 @@ impl<'a> Observer<'a> {
         Ok(SwitchSeen { fence, daemon, manager, unlisted, servers, unneeded })
     }
 
+    /// Whether KCM's lease was held for as long as it may be, whatever the looks show.
+    pub(super) async fn has_held_on(&self) -> bool {
+        let held = match &self.hold {
+            Some(hold) => hold.held().await,
+            None => None,
+        };
+        held.is_some_and(|held| held >= longest_hold(self.lasts))
+    }
+
     async fn manager(&mut self, lease: &Value, unwritable: Option<String>, now: Instant) -> ManagerStanding {
         let holder = holder(lease);
         let held_since = match &self.hold {
@@ -221,7 +232,7 @@ impl FenceView {
     pub(super) fn take(&mut self, look: &FenceLook, now: Instant) -> (FenceStanding, (usize, usize)) {
         let is_down = look.is_absent();
         let is_up = if self.is_back {
-            !is_down && !look.states.iter().any(FenceState::is_untold)
+            !is_down && !look.states.iter().any(FenceState::is_unread)
         } else {
             look.is_enforced()
         };
@@ -239,7 +250,7 @@ impl FenceView {
             FenceStanding::Partial(FenceState::Lingering.why().to_owned())
         } else if is_up {
             FenceStanding::Up { proven: up != Proven::No }
-        } else if let Some(why) = why(FenceState::is_untold) {
+        } else if let Some(why) = why(FenceState::is_unread) {
             FenceStanding::Unknown(why)
         } else if let Some(why) = why(|state| matches!(state, FenceState::Other(_))) {
             FenceStanding::Other(why)
