@@ -13,18 +13,18 @@ use apiserver::{
         VolumeAttributesClass,
     },
     tables::Objects,
-    text::Text,
 };
+use serde_json::Value;
 
 use super::mutation::{Chosen, Mutation, MutationKind};
 use crate::binder::annotations::{BIND_COMPLETED, MIGRATED_TO, STORAGE_PROVISIONER};
 use crate::expander::calls::STORAGE_RESIZER;
 
 /// Finalizers of the three protection controllers.
-pub(super) const PROTECTION: [&str; 3] =
+const PROTECTION: [&str; 3] =
     ["kubernetes.io/pvc-protection", "kubernetes.io/pv-protection", "kubernetes.io/vac-protection"];
 /// Finalizers that the binder puts on volumes; those who delete the storage take them off.
-pub(super) const DELETION_PROTECTION: [&str; 2] =
+const DELETION_PROTECTION: [&str; 2] =
     ["external-provisioner.volume.kubernetes.io/finalizer", "kubernetes.io/pv-controller"];
 
 /// An object at one revision, of a kind that the storage loops write to.
@@ -48,6 +48,18 @@ impl Shape {
             ObjectRef::AttributesClass(name) => Self::Class(world.attributes_classes.get(name)?),
             ObjectRef::Pod(_) | ObjectRef::Class(_) | ObjectRef::Driver(_) => return None,
         })
+    }
+
+    /// The object after a patch.
+    pub(super) fn patched(mut self, body: &Value) -> Self {
+        match &mut self {
+            Self::Attachment(_) => {}
+            Self::Node(node) => Arc::make_mut(node).patch(body),
+            Self::Volume(volume) => Arc::make_mut(volume).patch(body),
+            Self::Claim(claim) => Arc::make_mut(claim).patch(body),
+            Self::Class(class) => Arc::make_mut(class).patch(body),
+        }
+        self
     }
 }
 
@@ -81,8 +93,8 @@ pub(super) fn acts(before: Option<&Shape>, after: Option<&Shape>) -> Vec<Chosen>
             volume(was, is)
         }
         (Some(Shape::Volume(was)), _) => {
-            let mut found = gone(&**was);
-            found.push(of(MutationKind::DeleteVolume, &**was, "").into());
+            let mut found = finalizers(&**was, &Meta::default());
+            found.push(deleted(was));
             found
         }
         (None, Some(Shape::Claim(made))) => {
@@ -94,11 +106,11 @@ pub(super) fn acts(before: Option<&Shape>, after: Option<&Shape>) -> Vec<Chosen>
         (Some(Shape::Claim(was)), Some(Shape::Claim(is))) if was.metadata.uid == is.metadata.uid => {
             claim(was, is)
         }
-        (Some(Shape::Claim(was)), _) => gone(&**was),
+        (Some(Shape::Claim(was)), _) => finalizers(&**was, &Meta::default()),
         (Some(Shape::Class(was)), Some(Shape::Class(is))) if was.metadata.uid == is.metadata.uid => {
             finalizers(&**was, &is.metadata)
         }
-        (Some(Shape::Class(was)), _) => gone(&**was),
+        (Some(Shape::Class(was)), _) => finalizers(&**was, &Meta::default()),
         _ => Vec::new(),
     }
 }
@@ -112,18 +124,19 @@ fn attachment(kind: MutationKind, object: &VolumeAttachment, uid: &Uid) -> Chose
     mutation.on(&object.spec.node_name).into()
 }
 
-/// The changes of the list of a node.
-pub(super) fn list_changes(node: &Node, list: &BTreeSet<String>) -> Vec<Chosen> {
-    let known: BTreeSet<String> =
-        node.status.volumes_attached.iter().map(|entry| entry.name.to_string()).collect();
-    let change = |kind, volume: &String| of(kind, node, volume).on(&node.key()).into();
-    let added = list.difference(&known).map(|volume| change(MutationKind::List, volume));
-    added.chain(known.difference(list).map(|volume| change(MutationKind::Unlist, volume))).collect()
+/// A volume that goes.
+pub(super) fn deleted(volume: &PersistentVolume) -> Chosen {
+    of(MutationKind::DeleteVolume, volume, "").into()
 }
 
 fn list(was: &Node, is: &Node) -> Vec<Chosen> {
-    let list = is.status.volumes_attached.iter().map(|entry| entry.name.to_string()).collect();
-    list_changes(was, &list)
+    let names = |node: &Node| -> BTreeSet<String> {
+        node.status.volumes_attached.iter().map(|entry| entry.name.to_string()).collect()
+    };
+    let (known, list) = (names(was), names(is));
+    let change = |kind, volume: &String| of(kind, was, volume).on(&was.key()).into();
+    let added = list.difference(&known).map(|volume| change(MutationKind::List, volume));
+    added.chain(known.difference(&list).map(|volume| change(MutationKind::Unlist, volume))).collect()
 }
 
 fn volume(was: &PersistentVolume, is: &PersistentVolume) -> Vec<Chosen> {
@@ -172,18 +185,11 @@ fn claim(was: &PersistentVolumeClaim, is: &PersistentVolumeClaim) -> Vec<Chosen>
     found
 }
 
+/// The changes of the finalizers of an object that are for a storage loop to make. With its last one an object goes.
 fn finalizers<T: Narrow>(was: &T, is: &Meta) -> Vec<Chosen> {
-    finalizer_changes(was, &is.finalizers.iter().map(Text::as_str).collect())
-}
-
-/// With its last finalizer an object goes.
-fn gone<T: Narrow>(was: &T) -> Vec<Chosen> {
-    finalizer_changes(was, &BTreeSet::new())
-}
-
-/// The changes of the finalizers of an object that are for a storage loop to make.
-pub(super) fn finalizer_changes<T: Narrow>(was: &T, is: &BTreeSet<&str>) -> Vec<Chosen> {
-    let known: BTreeSet<&str> = was.metadata().finalizers.iter().map(Text::as_str).collect();
+    let names =
+        |meta: &Meta| -> BTreeSet<String> { meta.finalizers.iter().map(ToString::to_string).collect() };
+    let (known, is) = (names(was.metadata()), names(is));
     let mut found = Vec::new();
     for name in PROTECTION {
         match (known.contains(name), is.contains(name)) {
