@@ -20,7 +20,7 @@ use apiserver::{
     connect::{ApiServer, ConnectError},
     elector::{Candidacy, ElectionView, Elector, Surroundings},
     events::EventQueue,
-    kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+    kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim},
     leadership::{Leadership, Term},
     lease_note::LeaseNote,
     pulse::Pulse,
@@ -48,7 +48,7 @@ use crate::{
     build_info::{BUILD, COMPONENT},
     config::{Config, StorageController},
     configz::configz,
-    controller::{late::may_be_late, second_writer::MEMORY},
+    controller::late::may_be_late,
     debugging,
     fence::vigil::VigilState,
     metrics::{
@@ -60,6 +60,7 @@ use crate::{
     telemetry::{self, history::History},
 };
 
+mod barrier;
 mod fence;
 mod https;
 mod life;
@@ -69,9 +70,11 @@ mod patience;
 mod shutdown_tests;
 mod subsystems;
 
+use barrier::take_over_barrier;
 use fence::watch_fence;
 use https::{BoundServer, bind_server, build_auth, serving};
 pub use life::Life;
+use observing::{Observation, hands};
 use patience::{HTTP_TIMEOUT, LAST_WORDS, Patience};
 use subsystems::{Parts, Subsystem, subsystems};
 
@@ -168,6 +171,17 @@ impl Daemon {
         grace: &RestoreGrace,
         threads: Threads,
     ) -> anyhow::Result<Self> {
+        Ok(Self::start_as(config, api, grace, threads, false).await?.0)
+    }
+
+    /// The same; or, if it only observes, with what is seen of it: it reads, decides, and writes nothing.
+    pub(crate) async fn start_as(
+        config: Config,
+        api: &ApiServer,
+        grace: &RestoreGrace,
+        threads: Threads,
+        observes: bool,
+    ) -> anyhow::Result<(Self, Option<Observation>)> {
         let (serving, patience) = (serving(&config), Patience::of(&config));
         let (server, apis) = bind_server(&serving, api).await?;
         let identity = identity()?;
@@ -190,11 +204,11 @@ impl Daemon {
         let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
         let caller = caller.until(planning.clone());
         let fetchers = || {
-            Fetcher::new(api, Arc::clone(&api_metrics))
-                .map(|fetcher| fetcher.accepting(config.content_type.into()))
+            Fetcher::new(api, Arc::clone(&api_metrics)).map(|fetcher| fetcher.accepting(config.content_type.into()))
         };
         let watches = WatchMetrics::new(&metrics)?;
         let catch_ups = CatchUps::default();
+        let (caller, observation) = hands(observes, (&objects, &metrics), caller, fetchers, &catch_ups)?;
         start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
         let pulse = watch_itself(&mut tasks, &config, api.clone());
         let lease_note = config.election.is_some().then(|| LeaseNote::new(NODES_NOT_READY));
@@ -233,8 +247,12 @@ impl Daemon {
         };
         process::register_tasks(&metrics, runtimes)?;
         let (events, writer) = EventQueue::new(&metrics)?;
-        let writing = writer.run(caller.clone(), identity.clone(), events_end.clone());
-        tasks.spawn(Stage::Events, "events", writing);
+        if observes {
+            tasks.spawn(Stage::Events, "events", writer.discard());
+        } else {
+            let writing = writer.run(caller.clone(), identity.clone(), events_end.clone());
+            tasks.spawn(Stage::Events, "events", writing);
+        }
         #[cfg(feature = "tracing-otlp")]
         let traces =
             start_traces(config.tracing.as_ref(), &identity, &metrics, &mut tasks, threads, &events_end)?;
@@ -269,7 +287,7 @@ impl Daemon {
             tasks.spawn_at(Stage::Http, "http", workplace, running)?;
         }
         let events = (parts.events, events_end);
-        Ok(Self { tasks, gate, planning, events, lease, http, patience })
+        Ok((Self { tasks, gate, planning, events, lease, http, patience }, observation))
     }
 
     /// Its pages, as clients see them.
@@ -487,7 +505,7 @@ fn start_watches(
     objects: &Arc<Objects>,
     catch_ups: &CatchUps,
 ) -> Result<(), ConnectError> {
-    use apiserver::kinds::{CsiDriver, Pod, StorageClass, VolumeAttributesClass};
+    use apiserver::kinds::{CsiDriver, Pod, StorageClass, VolumeAttachment, VolumeAttributesClass};
 
     macro_rules! start {
         ($($kind:ty),*) => {
@@ -537,23 +555,6 @@ fn build_elector(
         .with_request_timeout(candidacy.timing.request_timeout());
     let election_metrics = ElectionMetrics::new(metrics, &candidacy.name)?;
     Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics, shared))
-}
-
-/// Waits, after the lease was won, until the tables show what the last leader wrote: the last of it may not have come
-/// through our watches yet. Also which pods there are: a wait for force goes on only where no pod wants the volume (S6).
-/// A fence that was lost before is lost from now on (S14): no controller remembers who wrote while it stood by.
-async fn take_over_barrier(fetcher: Fetcher, objects: Arc<Objects>, catch_ups: CatchUps) {
-    let started = Instant::now();
-    // On the heap: without optimisation they are too large for the stack of the thread that renews the lease.
-    tokio::join!(
-        Box::pin(kind_watch::catch_up::<Node>(fetcher.clone(), &objects, &catch_ups)),
-        Box::pin(kind_watch::catch_up::<Pod>(fetcher.clone(), &objects, &catch_ups)),
-        Box::pin(kind_watch::catch_up::<VolumeAttachment>(fetcher.clone(), &objects, &catch_ups)),
-        Box::pin(kind_watch::catch_up::<PersistentVolume>(fetcher.clone(), &objects, &catch_ups)),
-        Box::pin(kind_watch::catch_up::<PersistentVolumeClaim>(fetcher, &objects, &catch_ups)),
-    );
-    objects.unfenced().lead(Instant::now(), MEMORY);
-    tracing::info!(took_ms = started.elapsed().as_millis(), "passed the take-over barrier");
 }
 
 /// Tells this process from every other one, also from its own earlier life.
