@@ -1,7 +1,7 @@
 //! The daemon: builds the parts, watches over them, takes them down in order.
 //!
 //! In: a [`Config`]. Out: the process' fate ([`DaemonFailure`] or none). A subsystem is added in
-//! [`subsystems()`].
+//! [`subsystems`].
 //!
 //! Shutdown (SIGTERM or SIGINT): stop planning and reading → drain the subsystems → release the lease, and
 //! write the events left beside it, as long as there is time → close HTTP → exit 0. A second signal exits
@@ -76,7 +76,7 @@ use https::{BoundServer, bind_server, build_auth, serving};
 pub use life::Life;
 use observing::{Observation, hands};
 use patience::{HTTP_TIMEOUT, LAST_WORDS, Patience};
-use subsystems::{Parts, Subsystem, subsystems};
+use subsystems::{Parts, Subsystem, subsystem};
 
 /// The alarm about a restore of etcd.
 const RESTORED: &str = "etcd_restored";
@@ -344,10 +344,10 @@ async fn end_events(
 
 /// Starts the subsystems. What they know is on their pages.
 fn start_subsystems(parts: &Parts, tasks: &mut Supervisor, mut router: Router) -> anyhow::Result<Router> {
-    for Subsystem { name, running, explained } in subsystems(parts)? {
+    for controller in &parts.config.controllers.running {
+        let Subsystem { name, running, page, rows } = subsystem(parts, *controller)?;
         tasks.spawn(Stage::Subsystem, name, running);
-        let (path, explanation) = explained;
-        router = router.rows(path, explanation);
+        router = router.rows(page, rows);
     }
     Ok(router)
 }
