@@ -204,7 +204,7 @@ impl Daemon {
         let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
         let caller = caller.until(planning.clone());
         let fetchers = || {
-            Fetcher::new(api, Arc::clone(&api_metrics)).map(|fetcher| fetcher.accepting(config.content_type.into()))
+            Fetcher::new(api, Arc::clone(&api_metrics)).map(|fetcher| fetcher.accepting(config.content_type))
         };
         let watches = WatchMetrics::new(&metrics)?;
         let catch_ups = CatchUps::default();
@@ -539,7 +539,7 @@ fn build_caller(
         .with_request_timeout(config.request_timeout)
         .with_alarms(alarms.clone())
         .letting_be_late(may_be_late)
-        .accepting(config.content_type.into()))
+        .accepting(config.content_type))
 }
 
 /// The elector's requests have a client, a budget and a timeout of their own, and need no term.
