@@ -127,6 +127,21 @@ pub async fn read(client: &Client, path: &str) -> Result<Option<Value>, NoAnswer
     }
 }
 
+/// Patches an object on the revision that was read.
+///
+/// # Errors
+/// See [`ask`].
+pub async fn patch(client: &Client, path: &str, read: &Value, mut changes: Value) -> Result<(), NoAnswer> {
+    let revision = read.pointer("/metadata/resourceVersion");
+    changes["metadata"]["resourceVersion"] = revision.cloned().unwrap_or_default();
+    ask(client, Method::PATCH, path, Some(&changes)).await.map(drop)
+}
+
+/// A text of an object; empty if there is none.
+pub fn text<'a>(object: &'a Value, at: &str) -> &'a str {
+    object.pointer(at).and_then(Value::as_str).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use kube::client::Body;

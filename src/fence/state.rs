@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    ask::lacks_right,
+    ask::{NoAnswer, lacks_right},
     policies::{Fence, MARK, NAME_BEGINS, RAISED},
 };
 
@@ -20,26 +20,15 @@ pub const UNBROKEN: Duration = Duration::from_mins(2);
 /// A server renews its lease every ten seconds. One that was not seen to for so long is gone.
 const SERVER_IS_GONE: Duration = Duration::from_mins(1);
 
-/// What an API server said to the probe.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProbeAnswer {
-    /// It refused it, in these words.
-    Refused(String),
-    /// It would have made the object.
-    Accepted,
-    /// It gave no answer that says either.
-    None(String),
-}
-
 /// What was seen of the fence of one loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FenceSeen {
     /// The policy; why it could not be read.
-    pub policy: Result<Option<Value>, String>,
+    pub policy: Result<Option<Value>, NoAnswer>,
     /// The binding, likewise.
-    pub binding: Result<Option<Value>, String>,
-    /// The answer to the probe.
-    pub probe: ProbeAnswer,
+    pub binding: Result<Option<Value>, NoAnswer>,
+    /// The answer to the probe: the object, if it would have been made.
+    pub probe: Result<Value, NoAnswer>,
 }
 
 /// How it stands.
@@ -68,12 +57,6 @@ impl FenceState {
     #[must_use]
     pub fn is_enforced(&self) -> bool {
         *self == Self::Enforced
-    }
-
-    /// Whether its objects have to be applied.
-    #[must_use]
-    pub fn is_to_be_raised(&self) -> bool {
-        matches!(self, Self::Absent | Self::Lingering | Self::Gone(_))
     }
 
     /// Whether it cannot be told what this server does.
@@ -106,10 +89,10 @@ impl FenceState {
         let name = fence.name();
         if let (Ok(None), Ok(None)) = (&seen.policy, &seen.binding) {
             match &seen.probe {
-                ProbeAnswer::Accepted => return Self::Absent,
-                ProbeAnswer::Refused(words) if words.contains(MARK) => return Self::Lingering,
+                Ok(_) => return Self::Absent,
+                Err(NoAnswer::Refused(_, words)) if words.contains(MARK) => return Self::Lingering,
                 // A fence could not be proven here.
-                probe => return Self::untold(&name, probe),
+                Err(answer) => return Self::untold(&name, answer),
             }
         }
         if let (Ok(None), Err(why)) = (&seen.policy, &seen.binding) {
@@ -140,19 +123,18 @@ impl FenceState {
             }
         }
         match &seen.probe {
-            ProbeAnswer::Refused(words) if words.contains(&fence.mark()) => Self::Enforced,
+            Err(NoAnswer::Refused(_, words)) if words.contains(&fence.mark()) => Self::Enforced,
             // Another content of it.
-            ProbeAnswer::Refused(words) if words.contains(MARK) => Self::NotEnforced,
-            ProbeAnswer::Accepted => Self::NotEnforced,
-            probe => Self::untold(&name, probe),
+            Err(NoAnswer::Refused(_, words)) if words.contains(MARK) => Self::NotEnforced,
+            Ok(_) => Self::NotEnforced,
+            Err(answer) => Self::untold(&name, answer),
         }
     }
 
-    fn untold(name: &str, probe: &ProbeAnswer) -> Self {
-        Self::Unknown(match probe {
-            ProbeAnswer::Refused(words) => refused_by_others(name, words),
-            ProbeAnswer::None(why) => format!("the probe {name} was not answered: {why}"),
-            ProbeAnswer::Accepted => format!("the probe {name} was accepted"),
+    fn untold(name: &str, answer: &NoAnswer) -> Self {
+        Self::Unknown(match answer {
+            NoAnswer::Refused(_, words) => refused_by_others(name, words),
+            NoAnswer::Unknown(why) => format!("the probe {name} was not answered: {why}"),
         })
     }
 }

@@ -18,9 +18,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{
+    ask::NoAnswer,
     policies::{DRAIN, FENCES, Fence, RAISED},
     probe::{self, LONGEST_LOOK},
-    state::{FenceLook, FenceProof, FenceSeen, FenceState, ProbeAnswer, Proven, UNBROKEN},
+    state::{FenceLook, FenceProof, FenceSeen, FenceState, Proven, UNBROKEN},
 };
 
 const HEADER: &str = "# Printed from src/fence/policies.rs (MOORING_WRITE_DOCS=1 cargo test --lib fence). The finalizers keep a deleted fence\n\
@@ -55,12 +56,16 @@ fn each_fence_has_a_user_a_name_and_a_mark_of_its_own() {
     assert!(!fence.names("system:serviceaccount:kube-system:node-controller", "", "nodes/status"));
 }
 
+fn refused<T>(words: String) -> Result<T, NoAnswer> {
+    Err(NoAnswer::Refused(403, words))
+}
+
 fn seen(fence: &Fence) -> FenceSeen {
     let object = |spec: Value| Ok(Some(json!({ "metadata": { "name": "x" }, "spec": spec })));
     FenceSeen {
         policy: object(fence.policy()),
         binding: object(fence.binding()),
-        probe: ProbeAnswer::Refused(format!("denied request: {}", fence.mark())),
+        probe: refused(format!("denied request: {}", fence.mark())),
     }
 }
 
@@ -77,14 +82,14 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
         ),
         (
             "not there",
-            |seen| *seen = FenceSeen { policy: Ok(None), binding: Ok(None), probe: ProbeAnswer::Accepted },
+            |seen| *seen = FenceSeen { policy: Ok(None), binding: Ok(None), probe: Ok(Value::Null) },
             "absent",
         ),
         ("no policy", |seen| seen.policy = Ok(None), "does not exist"),
         (
             "not there, and another policy refuses the probe, as it would a fence's",
             |seen| {
-                let probe = ProbeAnswer::Refused("volumeattachments is forbidden".to_owned());
+                let probe = refused("volumeattachments is forbidden".to_owned());
                 *seen = FenceSeen { policy: Ok(None), binding: Ok(None), probe };
             },
             "unknown: the probe mooring-fence-",
@@ -124,24 +129,24 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
             },
             ", raised by jane with mooring 0.1",
         ),
-        ("the server has not read it yet", |seen| seen.probe = ProbeAnswer::Accepted, "not enforced"),
+        ("the server has not read it yet", |seen| seen.probe = Ok(Value::Null), "not enforced"),
         (
             "the server has another version of it",
-            |seen| seen.probe = ProbeAnswer::Refused("denied request: (fence 0000)".to_owned()),
+            |seen| seen.probe = refused("denied request: (fence 0000)".to_owned()),
             "not enforced",
         ),
         (
             "another policy denies it",
-            |seen| seen.probe = ProbeAnswer::Refused("denied request: no driver of that name".to_owned()),
+            |seen| seen.probe = refused("denied request: no driver of that name".to_owned()),
             "not by the fence: denied request: no driver of that name (exempt",
         ),
-        ("may not be read", |seen| seen.policy = Err("forbidden".to_owned()), "unknown"),
+        ("may not be read", |seen| seen.policy = refused("forbidden".to_owned()), "unknown"),
         (
             "no policy, and its binding has no answer",
-            |seen| (seen.policy, seen.binding) = (Ok(None), Err("no answer".to_owned())),
+            |seen| (seen.policy, seen.binding) = (Ok(None), Err(NoAnswer::Unknown("no answer".to_owned()))),
             "half read: the policy mooring-fence-",
         ),
-        ("no answer", |seen| seen.probe = ProbeAnswer::None("timed out".to_owned()), "unknown"),
+        ("no answer", |seen| seen.probe = Err(NoAnswer::Unknown("timed out".to_owned())), "unknown"),
     ];
     for (name, change, expected) in cases {
         for fence in &FENCES {
@@ -161,7 +166,7 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
     }
 }
 
-fn with(object: &mut Result<Option<Value>, String>, at: &str, key: &str, value: Value) {
+fn with(object: &mut Result<Option<Value>, NoAnswer>, at: &str, key: &str, value: Value) {
     let object = object.as_mut().unwrap().as_mut().unwrap();
     object.pointer_mut(at).unwrap()[key] = value;
 }

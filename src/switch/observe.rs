@@ -23,7 +23,7 @@ use crate::{
     config::Controllers,
     fence::{
         arguments::{self, controllers, is_on, is_rolling, words},
-        ask::{NoAnswer, client, each, read},
+        ask::{NoAnswer, client, each, read, text},
         policies::Fence,
         probe::{hidden, look, raised},
         state::{FenceLook, FenceProof, FenceState, Proven},
@@ -254,7 +254,9 @@ impl FenceView {
             FenceStanding::Unknown(why)
         } else if let Some(why) = why(|state| matches!(state, FenceState::Other(_))) {
             FenceStanding::Other(why)
-        } else if let Some(why) = why(FenceState::is_to_be_raised) {
+        } else if let Some(why) =
+            why(|state| matches!(state, FenceState::Absent | FenceState::Lingering | FenceState::Gone(_)))
+        {
             FenceStanding::Partial(why)
         } else {
             FenceStanding::Up { proven: false }
@@ -297,10 +299,6 @@ impl Renewals {
         self.is_alive &= may_lead;
         (self.is_alive, may_lead)
     }
-}
-
-fn text<'a>(object: &'a Value, at: &str) -> &'a str {
-    object.pointer(at).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn lasts(lease: &Value) -> Duration {
