@@ -16,7 +16,7 @@ use apiserver::{
 };
 use serde_json::Value;
 
-use super::mutation::{Chosen, Mutation, MutationKind};
+use super::mutation::{Mutation, MutationKind};
 use crate::binder::annotations::{BIND_COMPLETED, MIGRATED_TO, STORAGE_PROVISIONER};
 use crate::expander::calls::STORAGE_RESIZER;
 
@@ -57,14 +57,14 @@ impl Shape {
             Self::Node(node) => Arc::make_mut(node).patch(body),
             Self::Volume(volume) => Arc::make_mut(volume).patch(body),
             Self::Claim(claim) => Arc::make_mut(claim).patch(body),
-            Self::Class(class) => Arc::make_mut(class).patch(body),
+            Self::Class(class) => Arc::make_mut(class).metadata.patch(body),
         }
         self
     }
 }
 
 /// The mutations between two revisions of one object.
-pub(super) fn acts(before: Option<&Shape>, after: Option<&Shape>) -> Vec<Chosen> {
+pub(super) fn acts(before: Option<&Shape>, after: Option<&Shape>) -> Vec<Mutation> {
     match (before, after) {
         (None, Some(Shape::Attachment(made))) => {
             vec![attachment(MutationKind::Attach, made, &Uid::default())]
@@ -101,7 +101,7 @@ pub(super) fn acts(before: Option<&Shape>, after: Option<&Shape>) -> Vec<Chosen>
             let is_of_pod = made.metadata.controller().is_some_and(|owner| owner.kind == "Pod");
             let object = ObjectRef::Claim(made.key());
             let created = Mutation::new(MutationKind::CreateClaim, object, &Uid::default(), "");
-            if is_of_pod { vec![created.into()] } else { Vec::new() }
+            if is_of_pod { vec![created] } else { Vec::new() }
         }
         (Some(Shape::Claim(was)), Some(Shape::Claim(is))) if was.metadata.uid == is.metadata.uid => {
             claim(was, is)
@@ -119,27 +119,27 @@ fn of<T: Narrow>(kind: MutationKind, object: &T, value: &str) -> Mutation {
     Mutation::new(kind, T::object_ref(object.key()), &object.metadata().uid, value)
 }
 
-fn attachment(kind: MutationKind, object: &VolumeAttachment, uid: &Uid) -> Chosen {
+fn attachment(kind: MutationKind, object: &VolumeAttachment, uid: &Uid) -> Mutation {
     let mutation = Mutation::new(kind, ObjectRef::Attachment(object.key()), uid, "");
-    mutation.on(&object.spec.node_name).into()
+    mutation.on(&object.spec.node_name)
 }
 
 /// A volume that goes.
-pub(super) fn deleted(volume: &PersistentVolume) -> Chosen {
-    of(MutationKind::DeleteVolume, volume, "").into()
+pub(super) fn deleted(volume: &PersistentVolume) -> Mutation {
+    of(MutationKind::DeleteVolume, volume, "")
 }
 
-fn list(was: &Node, is: &Node) -> Vec<Chosen> {
+fn list(was: &Node, is: &Node) -> Vec<Mutation> {
     let names = |node: &Node| -> BTreeSet<String> {
         node.status.volumes_attached.iter().map(|entry| entry.name.to_string()).collect()
     };
     let (known, list) = (names(was), names(is));
-    let change = |kind, volume: &String| of(kind, was, volume).on(&was.key()).into();
+    let change = |kind, volume: &String| of(kind, was, volume).on(&was.key());
     let added = list.difference(&known).map(|volume| change(MutationKind::List, volume));
     added.chain(known.difference(&list).map(|volume| change(MutationKind::Unlist, volume))).collect()
 }
 
-fn volume(was: &PersistentVolume, is: &PersistentVolume) -> Vec<Chosen> {
+fn volume(was: &PersistentVolume, is: &PersistentVolume) -> Vec<Mutation> {
     let mut found = Vec::new();
     let uid = |volume: &PersistentVolume| {
         volume.spec.claim_ref.as_ref().map(|claim| claim.uid.clone()).filter(|uid| !uid.is_empty())
@@ -148,57 +148,57 @@ fn volume(was: &PersistentVolume, is: &PersistentVolume) -> Vec<Chosen> {
         (before, Some(after), Some(claim)) if before.as_ref() != Some(&after) => {
             let object = ObjectRef::Claim(claim.key());
             let mutation = Mutation::new(MutationKind::Reserve, object, &after, "");
-            found.push(Chosen { mutation, volume: Some(is.key()) });
+            found.push(Mutation { volume: Some(is.key()), ..mutation });
         }
-        (Some(_), None, _) => found.push(of(MutationKind::Unreserve, is, "").into()),
+        (Some(_), None, _) => found.push(of(MutationKind::Unreserve, is, "")),
         _ => {}
     }
     if was.status.phase != is.status.phase {
-        found.push(of(MutationKind::VolumePhase, is, is.status.phase.as_str()).into());
+        found.push(of(MutationKind::VolumePhase, is, is.status.phase.as_str()));
     }
     if is.metadata.annotation(MIGRATED_TO) != was.metadata.annotation(MIGRATED_TO) {
-        found.push(of(MutationKind::Annotate, is, MIGRATED_TO).into());
+        found.push(of(MutationKind::Annotate, is, MIGRATED_TO));
     }
     found.extend(finalizers(was, &is.metadata));
     found
 }
 
-fn claim(was: &PersistentVolumeClaim, is: &PersistentVolumeClaim) -> Vec<Chosen> {
+fn claim(was: &PersistentVolumeClaim, is: &PersistentVolumeClaim) -> Vec<Mutation> {
     let mut found = Vec::new();
     let gained = |key| was.metadata.annotation(key).is_none() && is.metadata.annotation(key).is_some();
     if was.spec.storage_class_name.is_none() && is.spec.storage_class_name.is_some() {
-        found.push(of(MutationKind::AssignClass, is, "").into());
+        found.push(of(MutationKind::AssignClass, is, ""));
     }
     if was.spec.volume_name.is_empty() && !is.spec.volume_name.is_empty() || gained(BIND_COMPLETED) {
-        found.push(of(MutationKind::NameVolume, is, "").into());
+        found.push(of(MutationKind::NameVolume, is, ""));
     }
     if gained(STORAGE_PROVISIONER) {
-        found.push(of(MutationKind::AskProvisioner, is, "").into());
+        found.push(of(MutationKind::AskProvisioner, is, ""));
     }
     if gained(STORAGE_RESIZER) {
-        found.push(of(MutationKind::AskResizer, is, "").into());
+        found.push(of(MutationKind::AskResizer, is, ""));
     }
     if was.status.phase != is.status.phase {
-        found.push(of(MutationKind::ClaimPhase, is, is.status.phase.as_str()).into());
+        found.push(of(MutationKind::ClaimPhase, is, is.status.phase.as_str()));
     }
     found.extend(finalizers(was, &is.metadata));
     found
 }
 
 /// The changes of the finalizers of an object that are for a storage loop to make. With its last one an object goes.
-fn finalizers<T: Narrow>(was: &T, is: &Meta) -> Vec<Chosen> {
+fn finalizers<T: Narrow>(was: &T, is: &Meta) -> Vec<Mutation> {
     let names =
         |meta: &Meta| -> BTreeSet<String> { meta.finalizers.iter().map(ToString::to_string).collect() };
     let (known, is) = (names(was.metadata()), names(is));
     let mut found = Vec::new();
     for name in PROTECTION {
         match (known.contains(name), is.contains(name)) {
-            (false, true) => found.push(of(MutationKind::Protect, was, name).into()),
-            (true, false) => found.push(of(MutationKind::Unprotect, was, name).into()),
+            (false, true) => found.push(of(MutationKind::Protect, was, name)),
+            (true, false) => found.push(of(MutationKind::Unprotect, was, name)),
             _ => {}
         }
     }
     let added = DELETION_PROTECTION.iter().filter(|name| is.contains(**name) && !known.contains(**name));
-    found.extend(added.map(|name| of(MutationKind::Annotate, was, name).into()));
+    found.extend(added.map(|name| of(MutationKind::Annotate, was, name)));
     found
 }

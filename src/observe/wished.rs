@@ -16,11 +16,11 @@ use serde_json::Value;
 
 use super::{
     acts::{Shape, acts, deleted},
-    mutation::Chosen,
+    mutation::Mutation,
 };
 
 /// The mutations of a write that is not made. Empty if it changes nothing that is compared.
-pub(super) fn wished(request: &Request, objects: &Objects) -> Vec<Chosen> {
+pub(super) fn wished(request: &Request, objects: &Objects) -> Vec<Mutation> {
     let Some(body) = &request.body else { return Vec::new() };
     let target = request.target();
     let namespace =

@@ -6,7 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Meta, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
+use super::{Meta, Node, PersistentVolume, PersistentVolumeClaim};
 use crate::text::Text;
 
 impl Node {
@@ -41,16 +41,9 @@ impl PersistentVolumeClaim {
     }
 }
 
-impl VolumeAttributesClass {
-    /// Applies a patch.
-    pub fn patch(&mut self, body: &Value) {
-        self.metadata.patch(body);
-    }
-}
-
 impl Meta {
     /// Applies a patch, but for UID and revision, which it only compares.
-    fn patch(&mut self, body: &Value) {
+    pub fn patch(&mut self, body: &Value) {
         set(&mut self.finalizers, body, "/metadata/finalizers");
         let Some(Value::Object(patch)) = body.pointer("/metadata/annotations") else { return };
         let kept = self.annotations.iter().filter(|(key, _)| !patch.contains_key(key.as_str()));
