@@ -12,10 +12,10 @@ pub fn words(pod_spec: &Value) -> Vec<&str> {
     lists.flatten().filter_map(Value::as_array).flatten().filter_map(Value::as_str).collect()
 }
 
-/// Of a word that is this flag, its value, if that is in the same word. In a name, `_` is as good as `-`.
-fn flag_in<'a>(word: &'a str, flag: &str) -> Option<Option<&'a str>> {
-    let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
-    (name.replace('_', "-") == flag).then_some(value)
+/// What follows the name in a word that is this flag: `=` and a value, or nothing. In a name, `_` is as good as `-`.
+fn rest_of<'a>(word: &'a str, flag: &str) -> Option<&'a str> {
+    let (name, rest) = word.split_at(word.find('=').unwrap_or(word.len()));
+    (name.replace('_', "-") == flag).then_some(rest)
 }
 
 /// All values of a flag.
@@ -23,8 +23,8 @@ pub fn values<'a>(words: &[&'a str], flag: &str) -> Vec<&'a str> {
     let mut found = Vec::new();
     let mut words = words.iter().copied();
     while let Some(word) = words.next() {
-        if let Some(value) = flag_in(word, flag) {
-            found.extend(value.or_else(|| words.next()));
+        if let Some(rest) = rest_of(word, flag) {
+            found.extend(rest.strip_prefix('=').or_else(|| words.next()));
         }
     }
     found
@@ -52,9 +52,10 @@ pub(crate) fn parse_bool(text: &str) -> Result<bool, String> {
 
 /// Whether a flag without a value, or with a true one, is given; `unset` if it is not given at all.
 pub fn is_on(words: &[&str], flag: &str, unset: bool) -> bool {
-    let last = words.iter().rev().find_map(|word| flag_in(word, flag));
+    let last = words.iter().rev().find_map(|word| rest_of(word, flag));
     // What cannot be read ends the program.
-    last.map_or(unset, |value| value.is_none_or(|value| parse_bool(value).unwrap_or(false)))
+    let is_true = |rest: &str| rest.strip_prefix('=').is_none_or(|value| parse_bool(value).unwrap_or(false));
+    last.map_or(unset, is_true)
 }
 
 /// Namespace and name of the daemon's lease, by its arguments.

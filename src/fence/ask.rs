@@ -5,7 +5,7 @@ use std::time::Duration;
 use apiserver::{connect::ApiServer, error_chain};
 use http::{HeaderValue, Method, Request, header::CONTENT_TYPE};
 use kube::Client;
-use serde_json::Value;
+use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::timeout;
 
@@ -132,8 +132,13 @@ pub async fn read(client: &Client, path: &str) -> Result<Option<Value>, NoAnswer
 /// # Errors
 /// See [`ask`].
 pub async fn patch(client: &Client, path: &str, read: &Value, mut changes: Value) -> Result<(), NoAnswer> {
-    let revision = read.pointer("/metadata/resourceVersion");
-    changes["metadata"]["resourceVersion"] = revision.cloned().unwrap_or_default();
+    let metadata =
+        changes.as_object_mut().map(|fields| fields.entry("metadata").or_insert_with(|| json!({})));
+    let Some(Value::Object(metadata)) = metadata else {
+        return Err(NoAnswer::Unknown("a patch of no fields".to_owned()));
+    };
+    let revision = read.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
+    metadata.insert("resourceVersion".to_owned(), revision);
     ask(client, Method::PATCH, path, Some(&changes)).await.map(drop)
 }
 
@@ -145,7 +150,6 @@ pub fn text<'a>(object: &'a Value, at: &str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use kube::client::Body;
-    use serde_json::json;
     use tokio::time::sleep;
 
     use super::*;
