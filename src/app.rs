@@ -72,7 +72,7 @@ mod subsystems;
 
 use barrier::take_over_barrier;
 use fence::watch_fence;
-use https::{BoundServer, bind_server, build_auth, serving};
+use https::{BoundServer, prepare, serving};
 pub use life::Life;
 use observing::{Observation, hands};
 use patience::{HTTP_TIMEOUT, LAST_WORDS, Patience};
@@ -108,11 +108,11 @@ async fn run_until_signal(config: Config) -> Result<(), DaemonFailure> {
     let life = Life::start(config, &api, Threads::Apart, watch::Sender::default()).await;
     let mut life = life.map_err(DaemonFailure::Setup)?;
     tokio::select! {
-        name = terminated.signal() => tracing::info!(signal = name, "shutting down"),
+        (name, _) = terminated.signal() => tracing::info!(signal = name, "shutting down"),
         failure = life.failure() => return Err(DaemonFailure::Running(failure)),
     }
     tokio::spawn(async move {
-        let number = terminated.second().await;
+        let (_, number) = terminated.signal().await;
         tracing::warn!("second signal: exiting at once");
         telemetry::flush();
         std::process::exit(128 + number);
@@ -132,17 +132,11 @@ impl Termination {
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
-    pub(crate) async fn signal(&mut self) -> &'static str {
+    /// The name of the next, and its number.
+    pub(crate) async fn signal(&mut self) -> (&'static str, i32) {
         tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
-    }
-
-    async fn second(&mut self) -> i32 {
-        match self.signal().await {
-            "SIGINT" => SignalKind::interrupt().as_raw_value(),
-            _ => SignalKind::terminate().as_raw_value(),
+            _ = self.terminate.recv() => ("SIGTERM", SignalKind::terminate().as_raw_value()),
+            _ = self.interrupt.recv() => ("SIGINT", SignalKind::interrupt().as_raw_value()),
         }
     }
 }
@@ -183,17 +177,15 @@ impl Daemon {
         observes: bool,
     ) -> anyhow::Result<(Self, Option<Observation>)> {
         let (serving, patience) = (serving(&config), Patience::of(&config));
-        let (server, apis) = bind_server(&serving, api).await?;
-        let identity = identity()?;
-        log_start(api, server.as_ref().map(|open| open.server.address()), &identity);
-
         let metrics = Metrics::default();
-        describe(&metrics, server.as_ref().map(|open| Arc::clone(&open.own)), api.clone())?;
         let measures = Measures::new(&metrics)?;
         let workplace = Workplace::new(threads)?;
-        let auth = workplace.enter(|| build_auth(&serving, &apis, &measures))?;
-        let api_metrics = ApiMetrics::new(&metrics, &api.host())?.with_subsystems(Requester::VARIANTS);
-        let api_metrics = Arc::new(api_metrics);
+        let (server, auth) = prepare(&serving, api, &measures, &workplace).await?;
+        let identity = identity()?;
+        log_start(api, server.as_ref().map(|open| open.server.address()), &identity);
+        describe(&metrics, server.as_ref().map(|open| Arc::clone(&open.own)), api.clone())?;
+        let api_metrics =
+            Arc::new(ApiMetrics::new(&metrics, &api.host())?.with_subsystems(Requester::VARIANTS));
         let objects = Arc::new(tables(&config, grace));
         let leadership = right_to_write(&config);
         let fenced = config.fence.then(CancellationToken::new);
@@ -226,7 +218,6 @@ impl Daemon {
                 };
                 let sight = Sight::default();
                 tasks.spawn(Stage::Watch, "sight", keep_in_sight(Arc::clone(&objects), sight.clone()));
-                let barrier_fetcher = fetchers()?;
                 let elector = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
                     let (grace, progress) = (grace.clone(), catch_ups.progress());
@@ -237,7 +228,7 @@ impl Daemon {
                 })?;
                 let view = elector.view();
                 // May come to list much, and so has no place among the renewals.
-                let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects), catch_ups);
+                let barrier = take_over_barrier(fetchers()?, Arc::clone(&objects), catch_ups);
                 let barrier = here(Handle::current(), barrier);
                 let running = elector.run(listed(Arc::clone(&objects)), barrier, lease.clone());
                 tasks.spawn_at(Stage::Election, "leader-election", place, running)?;
@@ -279,8 +270,7 @@ impl Daemon {
         let fence = watch_fence(&parts, &mut tasks, api.clone(), fenced)?;
         let router = build_router(&parts, (view, fence), (pulse, tasks.dead()))?;
         let router = start_subsystems(&parts, &mut tasks, router)?;
-        let config = &parts.config;
-        let router = zpages::add(router, COMPONENT, config.flags.clone(), configz(config));
+        let router = zpages::add(router, COMPONENT, parts.config.flags.clone(), configz(&parts.config));
         let gate = Arc::new(Gate::new(router, auth, serving, measures));
         if let Some(BoundServer { server, tls, own }) = server {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());
