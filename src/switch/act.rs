@@ -121,11 +121,16 @@ impl<'a> Switcher<'a> {
     }
 
     /// Takes a step; those that only wait need nothing.
-    pub(super) async fn take(&mut self, step: &SwitchStep, seen: &SwitchSeen) -> Result<(), NoAnswer> {
+    pub(super) async fn take(
+        &mut self,
+        step: &SwitchStep,
+        seen: &SwitchSeen,
+        tell: &impl Fn(&str),
+    ) -> Result<(), NoAnswer> {
         // Without it, KCM was started anew by hand.
         let is_held = seen.manager.held.is_some();
         match step {
-            SwitchStep::RaiseFence => self.raise().await,
+            SwitchStep::RaiseFence => self.raise(tell).await,
             SwitchStep::Resume => self.ask_to_drain(&Value::Null).await,
             SwitchStep::Drain(_) => {
                 self.ask_to_drain(&json!(format!("{} {}", self.manager.identity(), Timestamp::now()))).await
@@ -168,7 +173,7 @@ impl<'a> Switcher<'a> {
             SwitchStep::GiveLeaseUp => {
                 let free = json!({ "holderIdentity": "", "leaseDurationSeconds": 1 });
                 if self.manager.write(false, &free).await? {
-                    self.event("Handed over to kube-controller-manager").await;
+                    self.event("Handed over to kube-controller-manager", tell).await;
                 }
                 Ok(())
             }
@@ -182,7 +187,7 @@ impl<'a> Switcher<'a> {
         self.patch(LOCK, &lock, json!({ "metadata": { "annotations": { key: value } } })).await
     }
 
-    async fn raise(&self) -> Result<(), NoAnswer> {
+    async fn raise(&self, tell: &impl Fn(&str)) -> Result<(), NoAnswer> {
         let raised = format!("{} by {}", Timestamp::now(), self.who);
         for fence in self.fences {
             for (mut object, (_, plural)) in fence.objects().into_iter().zip([POLICIES, BINDINGS]) {
@@ -195,7 +200,7 @@ impl<'a> Switcher<'a> {
                 apply(&self.client, &apply_path(plural, &fence.name()), &object).await?;
             }
         }
-        self.event("Fenced kube-controller-manager off").await;
+        self.event("Fenced kube-controller-manager off", tell).await;
         Ok(())
     }
 
@@ -252,7 +257,7 @@ impl<'a> Switcher<'a> {
     }
 
     /// Tells what was done. Whoever refuses that undoes nothing.
-    async fn event(&self, what: &str) {
+    async fn event(&self, what: &str, tell: &impl Fn(&str)) {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let event = json!({
             "apiVersion": "v1", "kind": "Event",
@@ -264,7 +269,10 @@ impl<'a> Switcher<'a> {
             "source": { "component": "mooring-switch" }, "count": 1,
             "firstTimestamp": now, "lastTimestamp": now,
         });
-        let _ = self.send(Method::POST, "/api/v1/namespaces/mooring-system/events", &event).await;
+        let sent = self.send(Method::POST, "/api/v1/namespaces/mooring-system/events", &event).await;
+        if let Err(why) = sent {
+            tell(&format!("no event says that it was done: {why}"));
+        }
     }
 }
 
@@ -317,6 +325,9 @@ mod tests {
         let fences = [&FENCES[0]];
         let mut switcher = Switcher::new(&api, &fences).await.unwrap();
         let seen = crate::switch::tests::ruled_by_the_manager();
-        assert_eq!(switcher.take(&SwitchStep::RaiseFence, &seen).await, Ok(()));
+        let told = std::cell::RefCell::new(String::new());
+        let tell = |line: &str| told.borrow_mut().push_str(line);
+        assert_eq!(switcher.take(&SwitchStep::RaiseFence, &seen, &tell).await, Ok(()));
+        assert_eq!(told.take(), "no event says that it was done: no");
     }
 }

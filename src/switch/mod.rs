@@ -150,7 +150,7 @@ pub async fn carry_out(
             SwitchStep::Stop(why) => break SwitchEnd::Stopped(why.clone()),
             step => {
                 let taken = match switcher.lock(&tell).await {
-                    Ok(()) => switcher.take(step, &seen).await,
+                    Ok(()) => switcher.take(step, &seen, &tell).await,
                     error => error,
                 };
                 match taken {
