@@ -257,7 +257,6 @@ fn table() -> Vec<MetricRow> {
         alpha("mooring_http_connections_ended_total", vec![("reason", of(&["crowded", "overdue"]))]),
         alpha("mooring_http_requests_total", vec![("code", said("status"))]),
         alpha("mooring_log_lines_dropped_total", vec![]),
-        alpha("mooring_log_lines_left_out_total", vec![]),
         stable("mooring_next_force_detach_timestamp_seconds", vec![]),
         alpha("mooring_node_status_volumes_per_patch", vec![]),
         alpha(
