@@ -203,7 +203,6 @@ fn table() -> Vec<MetricRow> {
                     "etcd_restored",
                     "fence_lost",
                     "fence_unneeded",
-                    "requests_time_out",
                     "second_attach_detach_controller",
                     "second_binder",
                     "writes_not_begun",
