@@ -191,7 +191,10 @@
           'MooringAlarm',
           'warning',
           '1m',
-          'max %s (mooring_alarm{alarm!~"second_(attach_detach_controller|binder)", %s}) == 1' % [by(['job', 'alarm']), job],
+          |||
+            max %(by_alarm)s (mooring_alarm{alarm!~"second_(attach_detach_controller|binder)", %(job)s}) == 1
+            or label_replace(max %(by)s (increase(mooring_requests_timed_out_total{%(job)s}[5m])) >= 3, "alarm", "requests_time_out", "", "")
+          ||| % { by_alarm: by(['job', 'alarm']), by: by(['job']), job: job },
           'mooring raises the alarm {{ $labels.alarm }}.',
           'A condition needs an operator: {{ $labels.alarm }}. /readyz?verbose has the details.'
         ),

@@ -28,7 +28,7 @@ local well = {
   'second attach/detach': ['mooring_alarm', { instance: 'a', alarm: 'second_attach_detach_controller' }, '0x300'],
   'second binder': ['mooring_alarm', { instance: 'a', alarm: 'second_binder' }, '0x300'],
   restored: ['mooring_alarm', { instance: 'a', alarm: 'etcd_restored' }, '0x300'],
-  late: ['mooring_alarm', { instance: 'a', alarm: 'requests_time_out' }, '0x300'],
+  late: ['mooring_requests_timed_out_total', { instance: 'a', verb: 'create', resource: 'volumeattachments' }, '0x300'],
   'foreign creates': ['mooring_foreign_writes_total', { instance: 'a', kind: 'attachment_created' }, '0x300'],
   'foreign phases': ['mooring_foreign_writes_total', { instance: 'a', kind: 'phase_changed' }, '0x300'],
   'a serves': ['mooring_serving_certificate_expiry_timestamp_seconds', { instance: 'a' }, '31536000x300'],
@@ -240,7 +240,8 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     ordinary(['MooringForeignWriter', 'MooringTwoControllers'], 'kubectl create volumeattachment', { 'foreign creates': '0x10 1x300' }),
     // What a restore brings back is no other writer's work, and its grace is no refusal to look at: one alert says that it was.
     outage('MooringAlarm', 'warning', 5, 9, 45, { restored: '0x6 1x4 0x300', 'foreign phases': '0x6 40x300', 'restore grace': ['mooring_guard_refusals_total', { instance: 'a', guard: 'RestoreGrace' }, '0x6 0+50x4 200x300'] }, 'etcd was restored'),
-    outage('MooringAlarm', 'warning', 5, 12, 20, { late: '0x6 1x10 0x300' }),
+    outage('MooringAlarm', 'warning', 5, 12, 20, { late: '0x6 0+1x6 6x300' }, 'requests time out'),
+    ordinary(['MooringAlarm'], 'an API server restarts: two requests are lost', { late: '0x6 2x300' }),
     // A week and ten minutes are left; renewed after half an hour.
     outage('MooringCertificateExpires', 'warning', 9, 25, 40, { 'a serves': '605400x30 31536000x300' }),
     outage('MooringCertificateExpires', 'warning', 9, 25, 40, { 'a client': '605400x30 31536000x300' }, 'the client’s'),

@@ -3,7 +3,7 @@
 //! In: an object that changed, as the tables show it now. Out: indexes brought up to it, and the keys to
 //! look at again: few, found through the indexes, however large the cluster is.
 
-use std::mem;
+use std::{collections::BTreeSet, mem};
 
 use apiserver::{
     ids::{ClaimKey, ClassName, PodKey, VolumeName},
@@ -58,9 +58,19 @@ impl Planner {
             ObjectRef::Volume(name) => {
                 self.state.unprove_claims_of(name);
                 let volume = self.state.objects.volumes.get(name);
-                let reference = volume.and_then(|volume| volume.spec.claim_ref.as_ref().map(ClaimRef::key));
-                let claims: Vec<ClaimKey> =
-                    self.state.claims.naming(name).cloned().chain(reference).collect();
+                let reference =
+                    volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref().map(ClaimRef::key));
+                // It may be the one whose reservation was refused, or do in its place.
+                let current = |key: &ClaimKey| {
+                    let is_busy = self.state.in_flight.busy.contains(&Target::Claim(key.clone()));
+                    self.state.objects.claims.get(key).filter(|_| !is_busy)
+                };
+                let free = volume.filter(|_| self.state.volumes.is_free(name));
+                let seeking =
+                    free.and_then(|volume| self.seeking.candidate(&volume, &current, &BTreeSet::new()));
+                self.queue.extend(seeking.clone().map(Target::Claim), now);
+                let claims = self.state.claims.naming(name).cloned();
+                let claims: Vec<ClaimKey> = claims.chain(reference).chain(seeking).collect();
                 self.try_again(claims.into_iter().map(Target::Claim), now);
                 self.try_again([Target::Volume(name.clone())], now);
             }
@@ -86,6 +96,7 @@ impl Planner {
             ObjectRef::Volume(name) => self.volume_changed(name, now),
             ObjectRef::Pod(key) => self.pod_changed(key, now),
             ObjectRef::Class(name) => self.class_changed(name, now),
+            ObjectRef::Node(_) => self.wake_provisioned(now),
             _ => {}
         }
     }
@@ -110,6 +121,7 @@ impl Planner {
             None => {
                 self.state.proofs.forget_volume(name);
                 self.forget(&Target::Volume(name.clone()), now);
+                self.wake_provisioned(now);
             }
         }
         self.wake_about(name, now);
@@ -171,6 +183,7 @@ impl Planner {
         match claim {
             None => {
                 self.state.claims.forget(key);
+                self.seeking.forget(key);
                 self.state.proofs.forget_claim(key);
                 self.state.doubts.forget(key);
                 self.forget(&target, now);
@@ -203,6 +216,16 @@ impl Planner {
     fn wake_class(&mut self, name: &ClassName, now: Instant) {
         for key in self.state.claims.open_in_class(name.as_str()) {
             self.queue.add_slowly(Target::Claim(key.clone()), false, now);
+        }
+    }
+
+    /// Looks again at the open claims that are provisioned here: they may have waited for a node, or for the name of a
+    /// volume that is gone.
+    fn wake_provisioned(&mut self, now: Instant) {
+        for (name, class) in self.state.objects.classes.snapshot() {
+            if self.state.plugins.provisions(&class.provisioner) {
+                self.wake_class(&name, now);
+            }
         }
     }
 

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::{
     calls::{Answer, Call, Op, Purpose, Target},
     durations::Sample,
+    matching::choose_claim::ClaimIndex,
     queue::Lanes,
     recorder::Recorder,
     reports::BinderReason,
@@ -60,6 +61,8 @@ pub struct Planner {
     pub(super) class_reads: BTreeMap<ClassName, (ResourceVersion, BTreeSet<ClaimKey>)>,
     /// How many claims cannot be read: each may be the owner of a volume.
     pub(super) unreadable_claims: usize,
+    /// Claims with a step, which take a free volume that appears or changes if that fails.
+    pub(super) seeking: ClaimIndex,
     /// A free volume for which a candidate is sought, and the claims that have declined it so far.
     pub(super) waking: Option<(VolumeName, BTreeSet<ClaimKey>)>,
     /// When everything unsettled is looked at again although nothing happened.
@@ -118,6 +121,7 @@ impl Planner {
             own_writes: OwnWrites::default(),
             class_reads: BTreeMap::new(),
             unreadable_claims: 0,
+            seeking: ClaimIndex::default(),
             waking: None,
             resync_at: None,
             resynced_to: None,

@@ -69,7 +69,6 @@ use controller::Planner;
 use doubt::Doubts;
 use metrics::BinderMetrics;
 use requests::{Hands, Requests};
-use sizes::Sizes;
 use state::Plugins;
 
 pub use state::BinderOptions;
@@ -101,6 +100,6 @@ pub fn runner(
     }
     let parts = (planner, requests);
     let runner = Runner::new(parts, Arc::clone(objects), leadership, events, (metrics, alarms))?;
-    metrics.register(&Sizes::new(Arc::clone(objects), runner.board())?)?;
+    sizes::register(Arc::clone(objects), runner.board(), metrics)?;
     Ok(runner)
 }

@@ -4,7 +4,7 @@
 //! Two rules keep S18 to S22: never two requests at once about one claim or one volume, and no decision about either
 //! before the answer to the last request has been taken in (S38). The steps of a turn are in the order that is safe.
 
-use std::{collections::BTreeSet, mem, sync::Arc};
+use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
 use apiserver::{
     ids::{ClaimKey, ClassName, VolumeName},
@@ -39,6 +39,11 @@ pub(super) const LOOKS: usize = 500;
 /// if labels tell them apart. The search of one claim, or for the candidate of one volume, is never cut off, so that
 /// none begins anew without end: the last of a plan may go through all there are.
 pub(super) const COMPARED: usize = 20_000;
+
+/// When a volume is looked at again that is to be recycled once the pods are shown as of now.
+///
+/// KCM: pkg/controller/volume/persistentvolume/config/v1alpha1/defaults.go, PVClaimBinderSyncPeriod.
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 impl Planner {
     /// Decides about as many keys as may run now.
@@ -233,6 +238,7 @@ impl Planner {
             return;
         }
         self.state.claims.forget(key);
+        self.seeking.forget(key);
         if let Some(until) = self.state.doubts.until(key) {
             self.queue.add_at(&target, until);
         }
@@ -247,9 +253,7 @@ impl Planner {
         // 3. The decision, and what is reported of it.
         let decision = self.judge_claim(&claim, now);
         let reason = Arc::new(decision.reason);
-        if decision.step.is_none() {
-            self.note_candidate(&claim, &reason);
-        }
+        self.note_candidate(&claim, &reason, decision.step.as_ref());
         let binds_to = match &*reason {
             ClaimReason::Binding(volume, _) => Some(volume.clone()),
             _ => None,
@@ -328,13 +332,15 @@ impl Planner {
         true
     }
 
-    /// A claim without volume takes the next free one that fits.
-    fn note_candidate(&mut self, claim: &PersistentVolumeClaim, reason: &ClaimReason) {
-        if reason.wants_volume()
+    /// A claim without volume takes the next free one that fits, also if it has a step, should that fail.
+    fn note_candidate(&mut self, claim: &PersistentVolumeClaim, reason: &ClaimReason, step: Option<&Call>) {
+        let reserves = step.is_some_and(|step| step.write_kind() == Some(WriteKind::ReserveVolume));
+        if (reason.wants_volume() || reserves && claim.spec.volume_name.is_empty())
             && let Ok(requirements) = Requirements::of(claim)
             && !self.state.is_delayed(&requirements)
         {
-            self.state.claims.wait(&requirements);
+            let waiting = if step.is_none() { &mut self.state.claims } else { &mut self.seeking };
+            waiting.wait(&requirements);
         }
     }
 
@@ -371,8 +377,8 @@ impl Planner {
                 }
             }
         }
-        if let Some(key) = reference
-            && (self.recorder.is_proving_class(&key) || self.is_open(&Target::Claim(key)))
+        if let Some(key) = &reference
+            && (self.recorder.is_proving_class(key) || self.is_open(&Target::Claim(key.clone())))
         {
             return;
         }
@@ -391,6 +397,13 @@ impl Planner {
         let durations = &mut self.recorder.durations;
         durations.volume_looked(name, (&reason, is_news), deleted_by.flatten().as_deref(), now);
         let (attempt, outcome) = (self.attempt(&target), (decision.events, decision.step.is_some()));
+        if matches!(*reason, VolumeReason::UsedByPods(_))
+            && let Some(claim) = reference.and_then(|key| self.state.objects.claims.get(&key))
+            && self.state.objects.pods.observed() < claim.metadata.resource_version
+        {
+            // That the pods are shown as of the claim made anew (S44), nothing may tell.
+            self.queue.add_at(&target, now + LOOK_AGAIN);
+        }
         self.recorder.decided(&(&*volume).into(), Why::Volume(reason), outcome, attempt);
         // 4. Its step, one at most.
         if let Some(step) = decision.step {

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::{
     calls::{Answer, Call, Directory, Op, Purpose, Target, WriteKind},
     controller::{Measures, Planner},
+    failure::{Failure, FailureOutcome},
     metrics::BinderMetrics,
 };
 use crate::{
@@ -129,36 +130,19 @@ async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answe
 /// Logs what became of a request, of which this was the given attempt.
 fn log(op: &Op, attempt: u32, result: &Result<Answer, CallError>) {
     let Named { object, namespace } = op.subject.named();
-    match (&op.call, result) {
-        (Call::Write(write), Ok(answer)) if op.changed_nothing(answer) => {
-            let next = if write.kind == WriteKind::Annotate { "going on without it" } else { "retrying" };
-            tracing::warn!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, "answered without the change, {next}");
+    match Failure::of(op, result) {
+        // In a conflict nothing went wrong: another writer was there first.
+        Some(Failure { task, object: about, outcome, words: error, .. })
+            if outcome != FailureOutcome::Conflict =>
+        {
+            let request = task.label();
+            tracing::warn!(object, namespace, request, about, attempt, error, "request failed");
         }
-        (Call::Write(write), Ok(_)) => {
-            tracing::debug!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, "written");
-        }
-        // Nothing went wrong: another writer was there first.
-        (Call::Write(write), Err(error @ (CallError::Conflict(_) | CallError::NotFound(_)))) => {
-            tracing::debug!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, %error, "changed or gone meanwhile, looking again");
-        }
-        (_, Err(CallError::NotLeader)) | (Call::Read { .. }, Ok(_) | Err(CallError::NotFound(_))) => {}
-        (Call::Write(write), Err(error)) => {
-            tracing::warn!(object, namespace, written = %write.target, write = write.kind.as_str(), attempt, %error, "write failed, retrying");
-        }
-        (Call::Read { purpose: Purpose::LearnOwner(_), .. }, Err(error)) => {
-            tracing::warn!(object, namespace, attempt, %error, "who wrote it could not be read, retrying");
-        }
-        (Call::Read { target: ObjectRef::Class(class), .. }, Err(error)) => {
-            tracing::warn!(object, namespace, %class, attempt, %error, "live read of the class failed, retrying");
-        }
-        (Call::Read { target, .. }, Err(error)) => {
-            tracing::warn!(object, namespace, read = %target, attempt, %error, "live read failed, retrying");
-        }
-        (Call::Directory(directory), Ok(Answer::Directory(Err(error)))) => {
-            tracing::warn!(object, namespace, ?directory, attempt, %error, "directory could not be made or removed, retrying");
-        }
-        (Call::Directory(directory), _) => {
-            tracing::debug!(object, namespace, ?directory, attempt, "directory made or removed");
+        _ => {
+            let request = op.call.write_kind().map_or("read", WriteKind::as_str);
+            let about = op.call.target().map(tracing::field::display);
+            let error = result.as_ref().err().map(tracing::field::display);
+            tracing::debug!(object, namespace, request, about, attempt, error, "request answered");
         }
     }
 }

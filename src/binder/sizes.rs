@@ -19,11 +19,7 @@ use apiserver::{
     tables::Objects,
     text::Text,
 };
-use prometheus::{
-    GaugeVec, Opts,
-    core::{Collector, Desc},
-    proto::MetricFamily,
-};
+use prometheus::{GaugeVec, Opts};
 use strum::VariantNames as _;
 
 use super::reports::BinderReason;
@@ -35,8 +31,9 @@ use crate::{
     },
     controller::{quantity::Quantity, report::board::Board},
     metrics::{
-        CLASSES, Tally,
+        CLASSES, Metrics, Tally,
         bounded::{Bounded, OTHERS},
+        register_counted,
     },
 };
 
@@ -79,15 +76,14 @@ const FAMILIES: [(&str, &str, &[&str]); 8] = [
     ),
 ];
 
-/// Shows them.
-#[derive(Clone, Debug)]
-pub(crate) struct Sizes {
+/// The gauges, in the order of [`FAMILIES`].
+type Gauges = [GaugeVec; 8];
+
+/// What they are counted from.
+struct Sizes {
     objects: Arc<Objects>,
-    board: Arc<Board<Target, BinderReason>>,
     volumes: Tally<VolumeRow>,
     claims: Tally<ClaimRow>,
-    /// In the order of [`FAMILIES`].
-    gauges: [GaugeVec; 8],
     /// Classes whose released bytes are shown.
     classes: Bounded,
 }
@@ -121,22 +117,33 @@ enum Plugin {
     Other,
 }
 
-impl Sizes {
-    pub(crate) fn new(
-        objects: Arc<Objects>,
-        board: Arc<Board<Target, BinderReason>>,
-    ) -> Result<Self, prometheus::Error> {
-        let made = FAMILIES.map(|(name, help, labels)| GaugeVec::new(Opts::new(name, help), labels));
-        let [total, bound, unbound, bound_claims, unbound_claims, volumes, claims, released] = made;
-        let gauges = [total?, bound?, unbound?, bound_claims?, unbound_claims?, volumes?, claims?, released?];
-        let volumes = Tally::of(&objects.volumes, |volume| Some(VolumeRow::of(volume)));
-        let claims = Tally::of(&objects.claims, |claim| Some(ClaimRow::of(claim)));
-        Ok(Self { objects, board, volumes, claims, gauges, classes: Bounded::new(CLASSES, OTHERS) })
-    }
+/// Registers the gauges.
+///
+/// # Errors
+/// See [`Metrics::register`].
+pub(crate) fn register(
+    objects: Arc<Objects>,
+    board: Arc<Board<Target, BinderReason>>,
+    metrics: &Metrics,
+) -> Result<(), prometheus::Error> {
+    let made = FAMILIES.map(|(name, help, labels)| GaugeVec::new(Opts::new(name, help), labels));
+    let [total, bound, unbound, bound_claims, unbound_claims, volumes, claims, released] = made;
+    let gauges = [total?, bound?, unbound?, bound_claims?, unbound_claims?, volumes?, claims?, released?];
+    let volumes = Tally::of(&objects.volumes, |volume| Some(VolumeRow::of(volume)));
+    let claims = Tally::of(&objects.claims, |claim| Some(ClaimRow::of(claim)));
+    let sizes = Sizes { objects, volumes, claims, classes: Bounded::new(CLASSES, OTHERS) };
+    register_counted(metrics, gauges, move |gauges| {
+        if board.leads() {
+            let of_volumes = sizes.show_volumes(gauges);
+            sizes.show_claims(gauges, &of_volumes);
+        }
+    })
+}
 
+impl Sizes {
     /// Returns the classes that volumes have.
-    fn show_volumes(&self) -> BTreeSet<Text> {
-        let [total, bound, unbound, _, _, phases, _, released] = &self.gauges;
+    fn show_volumes(&self, gauges: &Gauges) -> BTreeSet<Text> {
+        let [total, bound, unbound, _, _, phases, _, released] = gauges;
         let mut of_volumes = BTreeSet::new();
         for phase in VolumePhase::VARIANTS {
             phases.with_label_values(&[*phase]).set(0.0);
@@ -162,8 +169,8 @@ impl Sizes {
         if class.is_empty() || of_volumes.contains(class) || is_made() { class } else { OTHERS }
     }
 
-    fn show_claims(&self, of_volumes: &BTreeSet<Text>) {
-        let [_, _, _, bound, unbound, _, phases, _] = &self.gauges;
+    fn show_claims(&self, gauges: &Gauges, of_volumes: &BTreeSet<Text>) {
+        let [_, _, _, bound, unbound, _, phases, _] = gauges;
         for phase in ClaimPhase::VARIANTS {
             phases.with_label_values(&[*phase]).set(0.0);
         }
@@ -235,22 +242,6 @@ fn number(count: usize) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "far from 2^53")]
     let number = count as f64;
     number
-}
-
-impl Collector for Sizes {
-    fn desc(&self) -> Vec<&Desc> {
-        self.gauges.iter().flat_map(Collector::desc).collect()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        for gauge in &self.gauges {
-            gauge.reset();
-        }
-        if self.board.leads() {
-            self.show_claims(&self.show_volumes());
-        }
-        self.gauges.iter().flat_map(Collector::collect).collect()
-    }
 }
 
 #[cfg(test)]

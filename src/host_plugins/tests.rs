@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use apiserver::{
     call::CallError,
     ids::{PodKey, ResourceVersion, VolumeName},
-    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, VolumePhase},
+    kinds::{
+        Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, ReclaimPolicy,
+        VolumePhase,
+    },
     tables::Objects,
 };
 use serde_json::json;
@@ -17,7 +20,7 @@ use super::{
 };
 use crate::binder::{
     BinderOptions,
-    calls::{Answer, Call, Directory, Op, Purpose, WriteKind},
+    calls::{Answer, Call, Directory, Op, Purpose, Target, WriteKind},
     controller::{Plan, Planner},
     decide::upkeep::IN_TREE_FINALIZER,
     reasons::VolumeReason,
@@ -435,20 +438,26 @@ fn a_pod_that_happens_to_have_the_name_is_not_taken_for_ours() {
     );
 }
 
-/// A claim whose directory was made, and the request that is to create its volume.
-fn creating(now: Instant) -> (Arc<Objects>, Planner, Op) {
+/// A claim for which a volume is to be made, with this annotation too.
+fn provisioning(name: &str, value: &str) -> (Arc<Objects>, Planner) {
     let objects = Arc::new(Objects::default());
     let mut claim = claim("c");
     claim.spec.storage_class_name = Some("gold".into());
-    claim
-        .metadata
-        .annotations
-        .insert("volume.kubernetes.io/storage-provisioner".to_owned(), "kubernetes.io/host-path".to_owned());
+    let provisioner = ("volume.kubernetes.io/storage-provisioner", "kubernetes.io/host-path");
+    for (name, value) in [provisioner, (name, value)] {
+        claim.metadata.annotations.insert(name.to_owned(), value.to_owned());
+    }
     objects.reset(vec![claim]);
     objects.reset(vec![decode::<apiserver::kinds::StorageClass>(&json!({
         "metadata": {"name": "gold"}, "provisioner": "kubernetes.io/host-path", "volumeBindingMode": "Immediate",
     }))]);
-    let mut planner = planner(&objects, host_path());
+    let planner = planner(&objects, host_path());
+    (objects, planner)
+}
+
+/// A claim whose directory was made, and the request that is to create its volume.
+fn creating(now: Instant) -> (Arc<Objects>, Planner, Op) {
+    let (objects, mut planner) = provisioning("example.com/kept", "");
     planner.load(now);
     planner.lead(now);
     let op = only(planner.plan(now));
@@ -462,6 +471,62 @@ fn creating(now: Instant) -> (Arc<Objects>, Planner, Op) {
 /// Making the directory of that claim.
 fn making() -> Call {
     Call::Directory(Directory::Make("/tmp/hostpath_pv/uid-c".to_owned()))
+}
+
+#[test]
+fn l1_a_volume_is_made_as_soon_as_the_selected_node_is_told_of() {
+    let now = Instant::now();
+    let (objects, mut planner) = provisioning("volume.kubernetes.io/selected-node", "node1");
+    planner.load(now);
+    planner.lead(now);
+    assert!(planner.plan(now).calls.is_empty());
+    let node: Node = decode(&json!({"metadata": {"name": "node1", "uid": "u", "resourceVersion": "5"}}));
+    objects.apply(node.clone());
+    planner.changed(&ObjectRef::Node(node.key()), now);
+    assert_eq!(only(planner.plan(now)).call, making());
+}
+
+#[test]
+fn l1_a_volume_is_made_as_soon_as_its_name_is_free() {
+    let now = Instant::now();
+    let (objects, mut planner) = provisioning("example.com/kept", "");
+    let mut other = released(1);
+    other.metadata.name = "pvc-uid-c".into();
+    other.spec.reclaim_policy = ReclaimPolicy::Retain;
+    other.spec.claim_ref = None;
+    objects.reset(vec![other.clone()]);
+    planner.load(now);
+    planner.lead(now);
+    let available = only(planner.plan(now));
+    assert_eq!(available.subject, Target::Volume(other.key()), "no directory is made");
+    other.metadata.resource_version = ResourceVersion(5);
+    objects.delete(other.clone());
+    planner.changed(&ObjectRef::Volume(other.key()), now);
+    assert_eq!(only(planner.plan(now)).call, making());
+}
+
+/// That its pod still waits for a node beside that claim, no change of the pod tells.
+#[test]
+fn s44_a_volume_is_recycled_once_the_pods_are_shown_as_of_its_claim_made_anew() {
+    let now = Instant::now();
+    let (objects, mut planner) = with_recycler();
+    objects.reset::<Pod>(vec![decode(&json!({
+        "metadata": {"namespace": "ns", "name": "p", "uid": "uid-p", "resourceVersion": "2"},
+        "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
+        "status": {"phase": "Pending"},
+    }))]);
+    planner.load(now);
+    planner.lead(now);
+    assert!(planner.plan(now).calls.is_empty(), "it may use the volume");
+    let mut anew = claim("c");
+    anew.metadata.resource_version = ResourceVersion(9);
+    objects.apply(anew.clone());
+    planner.changed(&ObjectRef::Claim(anew.key()), now);
+    let plan = planner.plan(now);
+    assert_eq!((plan.calls, plan.wake_at), (vec![], Some(now + Duration::from_secs(15))));
+    objects.pods.advance(ResourceVersion(9));
+    let next = only(planner.plan(now + Duration::from_secs(15)));
+    assert_eq!(next.subject, Target::Volume(VolumeName::from("pv")));
 }
 
 /// The watch tells of the volume and of its end before the creation is answered: its directory may have gone

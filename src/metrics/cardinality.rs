@@ -21,7 +21,7 @@ use crate::{
     binder::{
         durations::{self, BindMode, Sample},
         metrics::BinderMetrics,
-        sizes::Sizes,
+        sizes,
     },
     controller::report::board::Board,
 };
@@ -108,7 +108,7 @@ fn a_page_of_a_large_cluster_has_at_most_two_mebibytes_but_for_what_is_by_node()
     attach_and_detach(&mut of_attachments);
     let board = Arc::new(Board::default());
     board.lead(Instant::now());
-    metrics.register(&Sizes::new(objects(), board).unwrap()).unwrap();
+    sizes::register(objects(), board, &metrics).unwrap();
     let binder = BinderMetrics::new(&metrics).unwrap();
     for number in 0..MANY_DRIVERS {
         let plugin = format!("csi-{number:03}.example.com");

@@ -203,7 +203,6 @@ fn table() -> Vec<MetricRow> {
                     "etcd_restored",
                     "fence_lost",
                     "fence_unneeded",
-                    "requests_time_out",
                     "second_attach_detach_controller",
                     "second_binder",
                     "writes_not_begun",
@@ -257,7 +256,6 @@ fn table() -> Vec<MetricRow> {
         alpha("mooring_http_connections_ended_total", vec![("reason", of(&["crowded", "overdue"]))]),
         alpha("mooring_http_requests_total", vec![("code", said("status"))]),
         alpha("mooring_log_lines_dropped_total", vec![]),
-        alpha("mooring_log_lines_left_out_total", vec![]),
         stable("mooring_next_force_detach_timestamp_seconds", vec![]),
         alpha("mooring_node_status_volumes_per_patch", vec![]),
         alpha(

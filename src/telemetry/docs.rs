@@ -11,7 +11,7 @@ use std::{
 use tracing_subscriber::layer::SubscriberExt;
 
 use super::{
-    BURST, LoggingFormat, REFILL, REPEAT,
+    LoggingFormat,
     filter::of_verbosity,
     lines::Lines,
     transition::{Named, Transition, tests::example},
@@ -127,16 +127,10 @@ fn document() -> String {
     ];
     block("A release:", &lines(&released));
     block("A deletion by the provisioner:", &lines(&[volume("Released", "Gone", "Gone")]));
-    let limits = format!(
-        "\n## What is left out\n\nFor one place in the code and one reason, the log writes {BURST} lines at once and {} a \
-         second. If an attempt fails exactly like the one before, it is written once in {} minutes. The next line from \
-         there states how many were left out (`left_out=17`), and `mooring_log_lines_left_out_total` counts them all. \
-         Lines of level debug and trace are never left out. If stderr does not accept a line in time, the daemon drops \
-         it instead of waiting: `mooring_log_lines_dropped_total`.\n",
-        1_000 / REFILL.as_millis(),
-        REPEAT.as_secs() / 60,
+    text.push_str(
+        "\n## What is dropped\n\nIf stderr does not accept a line in time, the daemon drops it instead of waiting: \
+         `mooring_log_lines_dropped_total`.\n",
     );
-    text.push_str(&limits);
     text.push_str("\n## How much: `-v`\n\n| `-v` | filter |\n|---|---|\n");
     for number in 0..=10 {
         let _ = writeln!(text, "| {number} | `{},kube_client=error` |", of_verbosity(number));

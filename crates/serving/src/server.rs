@@ -93,14 +93,16 @@ impl Server {
         // Ends what is still open after the drain.
         let over = CancellationToken::new();
         let _over = over.clone().drop_guard();
-        // Of all, with successes between: a lack of file descriptors fails ten times a second, and is told once in a while.
+        // Of all, with successes between: a lack of file descriptors fails ten times a second, and is told ever more rarely.
         let mut failures: u64 = 0;
         while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
             let (stream, from) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     failures += 1;
-                    tracing::warn!(attempt = failures, %error, "could not accept a connection");
+                    if failures.is_power_of_two() {
+                        tracing::warn!(attempt = failures, %error, "could not accept a connection");
+                    }
                     stop.run_until_cancelled(sleep(ACCEPT_PAUSE)).await;
                     continue;
                 }

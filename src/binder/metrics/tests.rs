@@ -14,7 +14,7 @@ use crate::{
         durations::MeasuredOperation,
         reasons::ClaimReason,
         reports::{BinderReason, Report, Why},
-        sizes::Sizes,
+        sizes,
     },
     controller::report::reporter::Reporter,
 };
@@ -43,7 +43,7 @@ fn names_and_labels_are_those_of_kube_controller_manager() {
     ));
     let metrics = Metrics::default();
     let reporter = Reporter::new(&metrics).unwrap();
-    metrics.register(&Sizes::new(objects, reporter.board()).unwrap()).unwrap();
+    sizes::register(objects, reporter.board(), &metrics).unwrap();
     let waits = Why::Claim(Arc::new(ClaimReason::NoVolume));
     let claim = Target::Claim(ClaimKey::new("ns", "c"));
     let pending = BinderReason { phase: "Pending", why: waits, failure: None };

@@ -5,7 +5,6 @@ use apiserver::{
 use tokio::time::Instant;
 
 use super::*;
-use crate::metrics::Metrics;
 
 fn decode<T: Narrow>(text: &str) -> T {
     serde_json::from_str(text).unwrap()
@@ -23,7 +22,7 @@ fn a_leader_counts_phases_and_what_nobody_can_use() {
         )));
     }
     let metrics = Metrics::default();
-    metrics.register(&Sizes::new(Arc::clone(&objects), Arc::clone(&page)).unwrap()).unwrap();
+    register(Arc::clone(&objects), Arc::clone(&page), &metrics).unwrap();
     assert_eq!(metrics.text().unwrap(), "", "a standby counts nothing");
     page.lead(Instant::now());
     let text = metrics.text().unwrap();
@@ -47,7 +46,7 @@ fn what_changes_is_counted_as_it_is() {
         page.lead(Instant::now());
         let shown = || {
             let metrics = Metrics::default();
-            metrics.register(&Sizes::new(Arc::clone(&objects), Arc::clone(&page)).unwrap()).unwrap();
+            register(Arc::clone(&objects), Arc::clone(&page), &metrics).unwrap();
             metrics
         };
         let from_the_start = shown();
@@ -120,7 +119,7 @@ fn a_class_that_only_claims_name_is_not_a_label() {
         r#"{"metadata": {"name": "v"}, "spec": {"storageClassName": "static"}}"#,
     ));
     let metrics = Metrics::default();
-    metrics.register(&Sizes::new(objects, page).unwrap()).unwrap();
+    register(objects, page, &metrics).unwrap();
     let text = metrics.text().unwrap();
     for class in ["static", "_other", ""] {
         let line = format!(
@@ -147,7 +146,7 @@ fn of_more_namespaces_than_are_shown_the_rest_is_counted_by_class() {
         )));
     }
     let metrics = Metrics::default();
-    metrics.register(&Sizes::new(objects, page).unwrap()).unwrap();
+    register(objects, page, &metrics).unwrap();
     let text = metrics.text().unwrap();
     let series = text.lines().filter(|line| line.starts_with("pv_collector_unbound_pvc_count{")).count();
     assert_eq!(series, NAMESPACED + 2);

@@ -76,13 +76,6 @@ fn a_claim_that_was_put_right_is_tried_at_once() {
     }
     now -= retry_pause(1, 0.0);
 
-    // Its volume alone makes no difference: nothing in it names the claim.
-    let mut other = volume("pv");
-    other.metadata.resource_version = ResourceVersion(2);
-    objects.apply(other);
-    planner.changed(&ObjectRef::Volume(VolumeName::from("pv")), now);
-    assert!(planner.plan(now).ops.is_empty());
-
     let mut better = claim("c");
     better.metadata.resource_version = ResourceVersion(3);
     objects.apply(better);
@@ -98,6 +91,44 @@ fn a_claim_that_was_put_right_is_tried_at_once() {
     planner.changed(&ObjectRef::Claim(key("c")), now);
     let plan = planner.plan(now);
     assert_eq!((plan.ops.len(), plan.wake_at), (0, Some(now + retry_pause(1, 0.0))));
+}
+
+/// The volume that it was to have, or another one; one that it had not found before, too.
+#[test]
+fn l1_a_claim_whose_step_is_refused_takes_a_volume_that_comes_or_changes() {
+    for (class, name) in [("", "pv"), ("", "other"), ("gold", "other")] {
+        let (objects, mut planner) = planner(vec![volume("pv")], vec![of_class("c", class)]);
+        let gold: StorageClass = decode(&json!({
+            "metadata": {"name": "gold", "resourceVersion": "1"}, "provisioner": "vendor.com/v",
+            "volumeBindingMode": "Immediate",
+        }));
+        objects.apply(gold);
+        let mut now = Instant::now();
+        for _ in 0..3 {
+            let op = only(planner.plan(now));
+            planner.answered(op, Err(refused()), now, 0.0);
+            let plan = planner.plan(now);
+            assert_eq!(plan.ops, []);
+            now = plan.wake_at.unwrap();
+        }
+        now -= retry_pause(1, 0.0);
+        let mut comes = volume(name);
+        comes.spec.storage_class_name = Some(class.into());
+        comes.metadata.resource_version = ResourceVersion(5);
+        objects.apply(comes.clone());
+        planner.changed(&ObjectRef::Volume(comes.key()), now);
+        let op = only(planner.plan(now));
+        assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume), "{class} {name}");
+
+        // What changes without end does not have it tried without end (S40).
+        planner.answered(op, Err(refused()), now, 0.0);
+        comes.metadata.resource_version = ResourceVersion(6);
+        comes.metadata.labels.insert("a".to_owned(), "b".to_owned());
+        objects.apply(comes.clone());
+        planner.changed(&ObjectRef::Volume(comes.key()), now);
+        let plan = planner.plan(now);
+        assert_eq!((plan.ops, plan.wake_at), (vec![], Some(now + retry_pause(1, 0.0))), "{class} {name}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //!
 //! A server that is too busy for all of them pauses all callers of a client ([`pause`]). How long a request may take
 //! follows from the lease ([`deadline`]); that a write of a term is over before another's may begin is made certain by
-//! [`gate`]; what is never answered in time is told ([`overdue`]).
+//! [`gate`]; what is not answered in time is counted ([`overdue`]).
 
 pub mod answer;
 pub mod deadline;
@@ -165,7 +165,7 @@ impl Caller {
         Self { subsystem: Some(subsystem), ..self.clone() }
     }
 
-    /// The same, which raises an alarm when requests of a kind are never answered in time.
+    /// The same, which raises an alarm when no `100 Continue` comes.
     #[must_use]
     pub fn with_alarms(self, alarms: Alarms) -> Self {
         let overdue = Arc::new(Overdue::new(Arc::clone(&self.metrics), Some(alarms)));
@@ -349,7 +349,7 @@ impl Caller {
             (None, None) => Ending::TimedOut,
             (None, Some(Kept::ForTheLease)) => Ending::Unsaid,
         };
-        self.overdue.note(request, ending, Instant::now());
+        self.overdue.note(request, ending, kept.is_some(), Instant::now());
         let waited = started.elapsed().as_secs();
         let is_lost = || !self.leadership.may_write(Instant::now());
         let (code, result) = match (exchanged, kept) {

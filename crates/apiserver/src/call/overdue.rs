@@ -1,47 +1,31 @@
-//! Tells of requests that are not answered in time again and again.
+//! Which requests are not answered in time, and whether writes wait for `100 Continue`.
 //!
-//! In: each request and how it ended. Out: a counter, and an alarm with a line in the log when so many of one
-//! kind in a row were not answered in time: a webhook that hangs, or an etcd that does not keep up. Another alarm is
-//! of writes that no server began with. An alarm is lowered when one of that kind is answered, or none was tried for
-//! long. Where no server has ever begun with a write, or none does for a minute in which the lease is renewed, a proxy swallows
-//! `100 Continue`: from then on no write waits for it, and one a minute asks for it, for it may have been the server that hung.
+//! In: each request and how it ended. Out: a counter by verb and resource; what a write does about `100 Continue`; and an alarm
+//! where none comes. Where no server has ever begun with a write, or none does for a minute in which the lease is renewed, a proxy
+//! swallows it: from then on no write waits for it, and one a minute asks for it, for it may have been the server that hung.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    mem,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{mem, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use telemetry::metrics::Alarms;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::{CallError, Request, target::Target};
 use crate::metrics::ApiMetrics;
 
-/// Name of the alarm about what is not answered in time.
-const TIMED_OUT: &str = "requests_time_out";
-/// Name of the alarm about writes that no server begins with.
+/// Name of the alarm about `100 Continue` that does not come.
 const NOT_BEGUN: &str = "writes_not_begun";
 
-/// What that alarm says when no write waits for `100 Continue` any more.
+/// What it says.
 const SWALLOWED: &str = "no 100 Continue comes, as behind a proxy that swallows it: writes are sent without it, \
                          and one that the proxy holds for longer than the lease may land under the next leader";
 
 /// So many in a row are no accident.
 const TOO_MANY: u32 = 3;
 
-/// After this long nothing that is still wanted has gone unasked: retries are at most two minutes apart.
-const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
-
 /// How often a write asks for `100 Continue` where none comes, and how long none comes from a server that has said it before:
 /// who leads for so long is answered otherwise, so the server does not hang.
 pub(super) const ASK_AGAIN: Duration = Duration::from_mins(1);
-
-/// A verb and a resource.
-type Kind = (&'static str, String);
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,10 +65,9 @@ fn is_late_webhook(message: &str) -> bool {
         && ["deadline exceeded", "Timeout exceeded", "i/o timeout"].into_iter().any(is_late)
 }
 
-/// Requests of one kind in a row that ended the same.
+/// Writes in a row with which no server began.
 #[derive(Clone, Copy, Debug)]
 struct Streak {
-    ending: Ending,
     count: u32,
     since: Instant,
     last: Instant,
@@ -119,14 +102,11 @@ pub(super) enum Expectation {
     None,
 }
 
-/// What is known of each kind.
 #[derive(Debug, Default)]
 struct State {
-    streaks: BTreeMap<Kind, Streak>,
+    in_vain: Option<Streak>,
     /// Whether a server has begun with a write, or that none ever does.
     continues: Continues,
-    /// Whether a task waits to forget them.
-    is_being_forgotten: bool,
 }
 
 /// Counts them.
@@ -139,64 +119,49 @@ pub(super) struct Overdue {
 
 impl Overdue {
     pub(super) fn new(metrics: Arc<ApiMetrics>, alarms: Option<Alarms>) -> Self {
-        if let Some(alarms) = &alarms {
-            alarms.set(TIMED_OUT, None);
-            alarms.set(NOT_BEGUN, None);
-        }
-        Self { metrics, alarms, state: Mutex::default() }
+        let overdue = Self { metrics, alarms, state: Mutex::default() };
+        overdue.tell(None);
+        overdue
     }
 
-    /// A request has ended.
-    pub(super) fn note(self: &Arc<Self>, request: &Request, ending: Ending, now: Instant) {
-        let kind: Kind = (request.verb.into(), resource(request.target()));
-        let (verb, resource) = (kind.0, kind.1.as_str());
+    /// A request has ended, whose body was kept to the end, or was not.
+    pub(super) fn note(&self, request: &Request, ending: Ending, is_kept: bool, now: Instant) {
+        if matches!(ending, Ending::TimedOut | Ending::NotBegun) {
+            self.metrics.count_timeout(request.verb.into(), &resource(request.target()));
+        }
         let mut state = self.state.lock();
         match ending {
-            Ending::Unsaid => return,
-            Ending::Answered => match state.streaks.remove(&kind) {
-                None => return,
-                Some(streak) if streak.count >= TOO_MANY => {
-                    tracing::info!(verb, resource, "requests no longer time out");
-                }
-                Some(_) => {}
-            },
-            Ending::TimedOut | Ending::NotBegun => {
-                self.metrics.count_timeout(verb, resource);
-                let before = state.streaks.get(&kind).filter(|streak| streak.ending == ending);
+            // Who answers so need not begin.
+            Ending::Answered if is_kept => state.in_vain = None,
+            Ending::NotBegun => {
                 // While none is tried, none can come.
-                let before =
-                    before.filter(|streak| ending == Ending::TimedOut || now <= streak.last + ASK_AGAIN);
+                let before = state.in_vain.filter(|streak| now <= streak.last + ASK_AGAIN);
                 let (count, since) = before.map_or((0, now), |streak| (streak.count, streak.since));
                 let count = count.saturating_add(1);
-                if count == TOO_MANY {
-                    tracing::warn!(verb, resource, "requests time out repeatedly");
-                }
-                state.streaks.insert(kind, Streak { ending, count, since, last: now });
-                // Of one kind alone a webhook that authorizes may hold up what others need not wait for.
+                state.in_vain = Some(Streak { count, since, last: now });
+                // One write alone a webhook that authorizes may hold up, for which others need not wait.
                 let is_over = match state.continues {
                     Continues::Unknown => true,
                     Continues::Seen { last } => now >= since.max(last) + ASK_AGAIN,
                     Continues::Swallowed { .. } => false,
                 };
-                if ending == Ending::NotBegun && count >= TOO_MANY && is_over {
+                if count >= TOO_MANY && is_over {
                     state.continues = Continues::Swallowed { asked: now };
                     tracing::warn!("{SWALLOWED}");
+                    self.tell(Some(SWALLOWED));
                 }
             }
-        }
-        self.tell(&state);
-        if !state.streaks.is_empty() && !mem::replace(&mut state.is_being_forgotten, true) {
-            tokio::spawn(forget(Arc::downgrade(self)));
+            Ending::Answered | Ending::TimedOut | Ending::Unsaid => {}
         }
     }
 
     /// A server has begun with a write.
     pub(super) fn begun(&self) {
-        let mut state = self.state.lock();
-        let seen = Continues::Seen { last: Instant::now() };
-        if let Continues::Swallowed { .. } = mem::replace(&mut state.continues, seen) {
+        let continues = Continues::Seen { last: Instant::now() };
+        let before = mem::replace(&mut *self.state.lock(), State { in_vain: None, continues });
+        if let Continues::Swallowed { .. } = before.continues {
             tracing::info!("100 Continue comes now: writes wait for it");
-            self.tell(&state);
+            self.tell(None);
         }
     }
 
@@ -212,48 +177,11 @@ impl Overdue {
         }
     }
 
-    fn tell(&self, state: &State) {
-        let Some(alarms) = &self.alarms else { return };
-        alarms.set(TIMED_OUT, text(state, Ending::TimedOut));
-        let is_swallowed = matches!(state.continues, Continues::Swallowed { .. });
-        let swallowed = is_swallowed.then(|| SWALLOWED.to_owned());
-        alarms.set(NOT_BEGUN, swallowed.or_else(|| text(state, Ending::NotBegun)));
+    fn tell(&self, alarm: Option<&str>) {
+        if let Some(alarms) = &self.alarms {
+            alarms.set(NOT_BEGUN, alarm.map(str::to_owned));
+        }
     }
-
-    /// Forgets what was not tried for long. Returns when to look again, if there is anything left.
-    fn forget_until(&self, now: Instant) -> Option<Instant> {
-        let mut state = self.state.lock();
-        state.streaks.retain(|_, streak| now < streak.last + FORGOTTEN_AFTER);
-        self.tell(&state);
-        let next = state.streaks.values().map(|streak| streak.last + FORGOTTEN_AFTER).min();
-        state.is_being_forgotten = next.is_some();
-        next
-    }
-}
-
-/// Also when nothing is sent at all any more.
-async fn forget(overdue: Weak<Overdue>) {
-    while let Some(next) = overdue.upgrade().and_then(|overdue| overdue.forget_until(Instant::now())) {
-        sleep_until(next).await;
-    }
-}
-
-fn text(state: &State, ending: Ending) -> Option<String> {
-    let mut text = String::new();
-    let is_told = |streak: &Streak| streak.ending == ending && streak.count >= TOO_MANY;
-    for ((verb, resource), streak) in state.streaks.iter().filter(|(_, streak)| is_told(streak)) {
-        let separator = if text.is_empty() { "" } else { ", " };
-        // Writing to a String does not fail.
-        let _ = write!(text, "{separator}{verb} {resource} ({} in a row)", streak.count);
-    }
-    (!text.is_empty()).then(|| {
-        text.push_str(if ending == Ending::NotBegun {
-            ": no 100 Continue, so nothing was sent; does the API server hang?"
-        } else {
-            ": not answered in time; does an admission webhook hang, or etcd not keep up?"
-        });
-        text
-    })
 }
 
 /// What a request is about: a resource, or a part of its objects.
@@ -274,92 +202,64 @@ mod tests {
         Request { verb, path: path.to_owned(), body: None }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn m4_what_is_never_answered_in_time_is_told_until_it_is_answered() {
+    #[test]
+    fn m4_what_is_not_answered_in_time_is_counted() {
         let metrics = Metrics::default();
-        let alarms = Alarms::new(&metrics).unwrap();
-        let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
-        let overdue = Arc::new(Overdue::new(api, Some(alarms.clone())));
-        let create = request(Verb::Create, "/apis/storage.k8s.io/v1/volumeattachments");
+        let overdue = Overdue::new(Arc::new(ApiMetrics::new(&metrics, "test").unwrap()), None);
         let patch = request(Verb::Patch, "/api/v1/nodes/n1/status");
-        let now = Instant::now();
-        let told = || alarms.raised().pop().unwrap_or_default();
-        for _ in 0..2 {
-            overdue.note(&create, Ending::TimedOut, now);
+        for ending in [Ending::TimedOut, Ending::Answered, Ending::NotBegun, Ending::Unsaid, Ending::TimedOut]
+        {
+            overdue.note(&patch, ending, false, Instant::now());
         }
-        // Another kind is answered, and this one is refused before anything took long.
-        overdue.note(&patch, Ending::Answered, now);
-        overdue.note(&create, Ending::Unsaid, now);
-        assert_eq!(told(), "");
-        overdue.note(&create, Ending::TimedOut, now);
-        let text = told();
-        assert!(text.starts_with("requests_time_out: create volumeattachments (3 in a row): not "), "{text}");
-        for _ in 0..4 {
-            overdue.note(&patch, Ending::TimedOut, now);
-        }
-        assert!(told().contains("(3 in a row), patch nodes/status (4 in a row): not"), "{}", told());
-        overdue.note(&create, Ending::Answered, now);
-        assert!(!told().contains("create"), "{}", told());
-        overdue.note(&patch, Ending::Answered, now);
-        assert_eq!(told(), "");
         let text = metrics.text().unwrap();
-        let line = "mooring_requests_timed_out_total{resource=\"nodes/status\",verb=\"patch\"} 4\n";
+        let line = "mooring_requests_timed_out_total{resource=\"nodes/status\",verb=\"patch\"} 3\n";
         assert!(text.contains(line), "{text}");
-
-        // What is no longer tried is forgotten, although nothing else is.
-        for _ in 0..3 {
-            overdue.note(&create, Ending::TimedOut, now);
-        }
-        tokio::time::sleep(FORGOTTEN_AFTER / 2).await;
-        assert_ne!(told(), "");
-        tokio::time::sleep(FORGOTTEN_AFTER).await;
-        assert_eq!(told(), "");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn m4_what_nobody_begins_with_is_told_apart() {
+    async fn s37_a_server_that_has_begun_before_may_hang_and_swallows_nothing_before_a_minute_of_writes() {
         let metrics = Metrics::default();
         let alarms = Alarms::new(&metrics).unwrap();
         let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
-        let overdue = Arc::new(Overdue::new(api, Some(alarms.clone())));
+        let overdue = Overdue::new(api, Some(alarms.clone()));
         let create = request(Verb::Create, "/apis/storage.k8s.io/v1/volumeattachments");
+        let patch = request(Verb::Patch, "/api/v1/nodes/n1/status");
         overdue.begun();
-        for ending in [Ending::TimedOut, Ending::TimedOut, Ending::NotBegun, Ending::NotBegun] {
-            overdue.note(&create, ending, Instant::now());
+        for _ in 0..3 {
+            overdue.note(&create, Ending::NotBegun, true, Instant::now());
         }
-        assert!(alarms.raised().is_empty());
-        overdue.note(&create, Ending::NotBegun, Instant::now());
-        let expected = "writes_not_begun: create volumeattachments (3 in a row): no 100 Continue, so nothing was sent; \
-                        does the API server hang?";
-        assert_eq!(alarms.raised(), [expected]);
-        let expectation = overdue.expectation(Instant::now());
-        assert_eq!(expectation, Expectation::Waits, "a server that has begun before may hang now");
-
-        // Nor does one swallow it that lets it through for others.
+        assert_eq!(overdue.expectation(Instant::now()), Expectation::Waits);
+        // Nor does one swallow it that lets it through for others, or answers them.
         tokio::time::advance(ASK_AGAIN).await;
         overdue.begun();
-        overdue.note(&create, Ending::NotBegun, Instant::now());
+        overdue.note(&create, Ending::NotBegun, true, Instant::now());
+        overdue.note(&patch, Ending::Answered, true, Instant::now());
+        overdue.note(&create, Ending::NotBegun, true, Instant::now());
+        // A write that waits for nothing says nothing of it.
+        overdue.note(&patch, Ending::Answered, false, Instant::now());
+        overdue.note(&create, Ending::NotBegun, true, Instant::now());
         assert_eq!(overdue.expectation(Instant::now()), Expectation::Waits);
-
+        assert!(alarms.raised().is_empty());
         // Who leads on for a minute without any is answered otherwise: something swallows it.
         tokio::time::advance(ASK_AGAIN).await;
-        overdue.note(&create, Ending::NotBegun, Instant::now());
+        overdue.note(&create, Ending::NotBegun, true, Instant::now());
         assert_eq!(overdue.expectation(Instant::now()), Expectation::None);
         assert_eq!(alarms.raised(), [format!("writes_not_begun: {SWALLOWED}")]);
         overdue.begun();
         assert_eq!(overdue.expectation(Instant::now()), Expectation::Waits);
+        assert!(alarms.raised().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn s37_a_time_without_writes_is_none_in_which_100_continue_does_not_come() {
         let api = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
-        let overdue = Arc::new(Overdue::new(api, None));
+        let overdue = Overdue::new(api, None);
         let create = request(Verb::Create, "/apis/storage.k8s.io/v1/volumeattachments");
         overdue.begun();
-        overdue.note(&create, Ending::NotBegun, Instant::now());
+        overdue.note(&create, Ending::NotBegun, true, Instant::now());
         tokio::time::advance(5 * ASK_AGAIN).await;
         for _ in 0..3 {
-            overdue.note(&create, Ending::NotBegun, Instant::now());
+            overdue.note(&create, Ending::NotBegun, true, Instant::now());
             assert_eq!(overdue.expectation(Instant::now()), Expectation::Waits);
         }
     }
@@ -369,15 +269,15 @@ mod tests {
         let metrics = Metrics::default();
         let alarms = Alarms::new(&metrics).unwrap();
         let api = Arc::new(ApiMetrics::new(&metrics, "test").unwrap());
-        let overdue = Arc::new(Overdue::new(api, Some(alarms.clone())));
+        let overdue = Overdue::new(api, Some(alarms.clone()));
         let create = request(Verb::Create, "/apis/storage.k8s.io/v1/volumeattachments");
         for expectation in [Expectation::Waits, Expectation::Waits, Expectation::None] {
-            overdue.note(&create, Ending::NotBegun, Instant::now());
+            overdue.note(&create, Ending::NotBegun, true, Instant::now());
             assert_eq!(overdue.expectation(Instant::now()), expectation);
         }
         // It is told for as long as it is so, also when such writes are answered.
-        overdue.note(&create, Ending::Answered, Instant::now());
-        tokio::time::sleep(FORGOTTEN_AFTER * 2).await;
+        overdue.note(&create, Ending::Answered, true, Instant::now());
+        tokio::time::sleep(ASK_AGAIN * 20).await;
         assert_eq!(alarms.raised(), [format!("writes_not_begun: {SWALLOWED}")]);
     }
 

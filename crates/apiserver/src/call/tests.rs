@@ -275,7 +275,7 @@ async fn s37_where_100_continue_was_swallowed_a_write_asks_for_it_and_the_next_w
     let term = Term::Until(Instant::now() + TIMING.renew_deadline);
     let swallowed = |caller: &Caller| {
         for _ in 0..3 {
-            caller.overdue.note(&request(Verb::Create), Ending::NotBegun, long_ago);
+            caller.overdue.note(&request(Verb::Create), Ending::NotBegun, true, long_ago);
         }
     };
     let leadership = Leadership::new(term).with_reserve(TIMING.reserve());

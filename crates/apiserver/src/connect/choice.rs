@@ -17,8 +17,8 @@ use kube::{
 use serde_json::json;
 
 use super::{
-    ApiServer, Authority, ConnectError, config_of, in_cluster, no_default, proxy::is_this_machine, refused,
-    unreadable, uri,
+    ApiServer, Authority, ConnectError, config_of, in_cluster, proxy::is_this_machine, refused, unreadable,
+    unusable, uri,
 };
 
 /// kubectl's flags for connections; what is not given is as the kubeconfig says.
@@ -142,7 +142,11 @@ impl Choice {
         let (mut config, origin) = match (&self.server, env::var_os("KUBERNETES_SERVICE_HOST")) {
             (None, Some(_)) => (in_cluster()?, "in-cluster configuration".to_owned()),
             (Some(server), _) => (Config::new(uri(server)?), format!("--server {server}")),
-            (None, None) => return Err(no_default("~/.kube/config", &KubeconfigError::FindPath)),
+            (None, None) => {
+                let not_here = "no --kubeconfig, not in a cluster (KUBERNETES_SERVICE_HOST is not set), and \
+                                ~/.kube/config cannot be used";
+                return Err(unusable(not_here, &KubeconfigError::FindPath));
+            }
         };
         self.apply(&mut config)?;
         let namespace = config.default_namespace.clone();

@@ -138,22 +138,12 @@ impl ApiServer {
     /// # Errors
     /// See [`ConnectError`].
     pub async fn find(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
-        if let Some(file) = kubeconfig {
-            return Self::read("--kubeconfig", file).await;
-        }
-        if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        if kubeconfig.is_none() && env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
             let config = in_cluster()?;
             let own_namespace = Some(config.default_namespace.clone());
             return Ok(Self::over_network(config, "in-cluster configuration".to_owned(), own_namespace));
         }
-        let file = match env::var_os("KUBECONFIG") {
-            Some(value) => format!("KUBECONFIG={}", value.display()),
-            None => "~/.kube/config".to_owned(),
-        };
-        let unusable = |error| no_default(&file, &error);
-        let content = Kubeconfig::read().map_err(unusable)?;
-        let config = config_of(content, &KubeConfigOptions::default()).await.map_err(unusable)?;
-        Self::over_network(config, file, None).prepared().await
+        Self::choose(&Choice { kubeconfig: kubeconfig.map(Path::to_owned), ..Choice::default() }).await
     }
 
     /// The one of a kubeconfig that a flag names.
@@ -342,12 +332,6 @@ fn unusable(origin: &str, why: &impl ToString) -> ConnectError {
 /// The same of a kubeconfig. The YAML reader quotes the lines around a mistake, which may hold credentials.
 fn unreadable(origin: &str, error: &KubeconfigError) -> ConnectError {
     unusable(origin, &error.to_string().lines().next().unwrap_or_default())
-}
-
-/// The same where no flag names one.
-fn no_default(file: &str, error: &KubeconfigError) -> ConnectError {
-    let not_here = "no --kubeconfig, not in a cluster (KUBERNETES_SERVICE_HOST is not set), and";
-    unreadable(&format!("{not_here} {file} cannot be used"), error)
 }
 
 fn in_cluster() -> Result<Config, ConnectError> {

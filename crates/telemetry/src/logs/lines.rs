@@ -1,27 +1,20 @@
 //! A log event in, one line out: as text, as logfmt, or as a JSON object.
 //!
 //! A value is quoted where the form needs it, with control characters escaped, so that what an API server
-//! answers stays one line and cannot steer a terminal. What is too much of the same is left out and counted
-//! ([`Limit`]); the next line from the same place says how many (`left_out`).
+//! answers stays one line and cannot steer a terminal.
 
 use std::{
     fmt::{self, Write as _},
-    hash::{DefaultHasher, Hash, Hasher},
     io::Write as _,
-    sync::atomic::{AtomicU64, Ordering},
 };
 
 use clap::ValueEnum;
 use jiff::Timestamp;
-use parking_lot::Mutex;
-use tokio::time::Instant;
 use tracing::{
-    Event, Level, Metadata, Subscriber,
+    Event, Level, Subscriber,
     field::{Field, Visit},
 };
 use tracing_subscriber::{Layer, fmt::MakeWriter, layer::Context};
-
-use super::limit::Limit;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -34,17 +27,8 @@ pub enum LoggingFormat {
     Json,
 }
 
-/// Lines that were left out because there were too many like them.
-static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
-
-/// How many lines were left out because there were too many like them.
-#[must_use]
-pub fn left_out() -> u64 {
-    LEFT_OUT.load(Ordering::Relaxed)
-}
-
 /// A value, as it is printed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Value {
     Text(String),
     /// A number or a boolean, which JSON does not quote.
@@ -76,31 +60,6 @@ impl Fields {
             name if name.starts_with("log.") => {}
             name => self.rest.push((name, value)),
         }
-    }
-
-    fn get(&self, name: &str) -> Option<&str> {
-        self.rest.iter().find(|(field, _)| *field == name).map(|(_, value)| value.as_str())
-    }
-
-    /// Where the line comes from, and why it is written.
-    fn source(&self, metadata: &Metadata<'_>) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        metadata.callsite().hash(&mut hasher);
-        self.get("reason").hash(&mut hasher);
-        hasher.finish()
-    }
-
-    /// What the line says that is not another number with each attempt; none of a first attempt, which is news.
-    fn repetition(&self, metadata: &Metadata<'_>) -> Option<u64> {
-        self.get("attempt").filter(|attempt| *attempt != "1")?;
-        let mut hasher = DefaultHasher::new();
-        metadata.callsite().hash(&mut hasher);
-        for (name, value) in &self.rest {
-            if !matches!(*name, "attempt" | "took" | "revision") {
-                (name, value).hash(&mut hasher);
-            }
-        }
-        Some(hasher.finish())
     }
 }
 
@@ -134,7 +93,6 @@ impl Visit for Fields {
 pub struct Lines<W> {
     format: LoggingFormat,
     colours: bool,
-    limit: Mutex<Limit>,
     writer: W,
 }
 
@@ -142,23 +100,7 @@ impl<W> Lines<W> {
     /// Lines of this form, to this writer.
     #[must_use]
     pub fn new(format: LoggingFormat, colours: bool, writer: W) -> Self {
-        Self { format, colours, limit: Mutex::default(), writer }
-    }
-
-    /// Whether a line is written, and how many were left out before it. What an operator asks for in order to debug
-    /// is never left out.
-    fn admit(&self, metadata: &Metadata<'_>, fields: &Fields) -> Option<u64> {
-        if *metadata.level() > Level::INFO {
-            return Some(0);
-        }
-        let (source, repetition) = (fields.source(metadata), fields.repetition(metadata));
-        // Valid between any two statements, so a panic elsewhere cannot spoil it.
-        let mut limit = self.limit.lock();
-        let admitted = limit.admit(source, repetition, Instant::now());
-        if admitted.is_none() {
-            LEFT_OUT.fetch_add(1, Ordering::Relaxed);
-        }
-        admitted
+        Self { format, colours, writer }
     }
 }
 
@@ -171,10 +113,6 @@ where
         let mut fields = Fields::default();
         event.record(&mut fields);
         let metadata = event.metadata();
-        let Some(left_out) = self.admit(metadata, &fields) else { return };
-        if left_out > 0 {
-            fields.rest.push(("left_out", Value::Bare(left_out.to_string())));
-        }
         let head = Head {
             time: format!("{:.6}", Timestamp::now()),
             level: *metadata.level(),
@@ -256,6 +194,7 @@ fn quoted(text: &str) -> String {
 mod tests {
     use std::{io, sync::Arc};
 
+    use parking_lot::Mutex;
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
@@ -328,33 +267,5 @@ mod tests {
                 "took": 0.25, "ok": true, "empty": "", "error": "line 1\nline \"2\" \u{1b}[31m",
             })
         );
-    }
-
-    #[test]
-    fn an_attempt_that_fails_like_the_last_is_counted_and_said_once() {
-        let lines = untimed(LoggingFormat::Text, || {
-            for (attempt, object) in [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (2, "b"), (1, "a")] {
-                tracing::warn!(target: "x", object, attempt, took = f64::from(attempt), "failed");
-            }
-        });
-        assert_eq!(
-            lines,
-            " WARN x: failed object=a attempt=1 took=1\n WARN x: failed object=a attempt=2 took=2\n \
-             WARN x: failed object=b attempt=2 took=2 left_out=2\n WARN x: failed object=a attempt=1 took=1"
-        );
-    }
-
-    #[test]
-    fn a_flood_is_cut_for_its_reason_alone_and_never_what_is_asked_for_to_debug() {
-        let count = |act: fn(u64)| {
-            let lines = logged(LoggingFormat::Text, || (0..2_000).for_each(act));
-            lines.lines().count()
-        };
-        assert!((1_000..1_100).contains(&count(|number| tracing::info!(number, reason = "A", "flood"))));
-        let both = count(|number| {
-            tracing::info!(number, reason = if number % 2 == 0 { "A" } else { "B" }, "flood");
-        });
-        assert_eq!(both, 2_000);
-        assert_eq!(count(|number| tracing::debug!(number, "flood")), 2_000);
     }
 }

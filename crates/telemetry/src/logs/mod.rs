@@ -5,7 +5,6 @@
 //! are dropped and counted. [`flush`] writes what is left before the process ends.
 
 pub mod filter;
-mod limit;
 pub mod lines;
 
 use std::{
@@ -24,7 +23,6 @@ use tracing_subscriber::{
     util::TryInitError,
 };
 
-pub use limit::{BURST, REFILL, REPEAT};
 pub use lines::LoggingFormat;
 
 use filter::Switch;

@@ -17,8 +17,7 @@ pub struct Build {
     pub version: &'static str,
 }
 
-/// Registers `mooring_build_info`, `mooring_log_lines_dropped_total`, `mooring_log_lines_left_out_total` and the
-/// `process_*` metrics.
+/// Registers `mooring_build_info`, `mooring_log_lines_dropped_total` and the `process_*` metrics.
 ///
 /// Not `kubernetes_build_info`: a second version under that name raises the alert
 /// KubeVersionMismatch in every cluster.
@@ -29,21 +28,10 @@ pub fn register(metrics: &Metrics, build: Build) -> Result<(), prometheus::Error
     let help = "Always 1; the labels name the running version.";
     let gauge = metrics.gauges("mooring_build_info", help, &["commit", "rustc", "version"])?;
     gauge.with_label_values(&[build.commit, build.rustc, build.version]).set(1);
-    let lines = |name: &str, help: &str, count: fn() -> u64| {
-        metrics.register_scraped(IntCounter::new(name, help)?, move |counter| {
-            counter.inc_by(count().saturating_sub(counter.get()));
-        })
-    };
-    lines(
-        "mooring_log_lines_dropped_total",
-        "Log lines that were dropped because their reader is too slow.",
-        logs::dropped_lines,
-    )?;
-    lines(
-        "mooring_log_lines_left_out_total",
-        "Log lines that were left out because there were too many similar ones.",
-        logs::lines::left_out,
-    )?;
+    let help = "Log lines that were dropped because their reader is too slow.";
+    metrics.register_scraped(IntCounter::new("mooring_log_lines_dropped_total", help)?, |counter| {
+        counter.inc_by(logs::dropped_lines().saturating_sub(counter.get()));
+    })?;
     #[cfg(target_os = "linux")]
     metrics.add(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
     Ok(())

@@ -6,16 +6,16 @@
 //! itself (samples that hit it are left out). It keeps some 70 MiB once it has run, so it is refused where the
 //! memory limit has no room for that.
 
-mod encode;
-
 use std::{
     fs,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     sync::mpsc::{RecvTimeoutError, channel},
     time::Duration,
 };
 
-use pprof::ProfilerGuardBuilder;
+use flate2::{Compression, write::GzEncoder};
+use pprof::{Frames, ProfilerGuardBuilder, Report, Symbol, protos::Message as _};
 use thiserror::Error;
 use tokio::{
     sync::{Semaphore, TryAcquireError},
@@ -68,7 +68,7 @@ pub enum ProfileError {
     Sampler(#[from] pprof::Error),
     /// It cannot be written down.
     #[error("the profile cannot be compressed: {0}")]
-    Compression(#[from] std::io::Error),
+    Compression(#[from] io::Error),
     /// Its thread is gone.
     #[error("the profile could not be taken: {0}")]
     Thread(#[from] JoinError),
@@ -116,11 +116,29 @@ pub async fn take(length: Duration) -> Result<Vec<u8>, ProfileError> {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return Err(ProfileError::Abandoned),
         }
-        let report = sampler.report().build()?;
+        let report = sampler.report().frames_post_processor(without_the_sampler).build()?;
         drop(sampler);
-        Ok(encode::gzip(&encode::profile(&report, FREQUENCY))?)
+        encoded(&report)
     });
     taking.await?
+}
+
+/// The innermost frames are the sampler's own.
+fn without_the_sampler(frames: &mut Frames) {
+    let is_own = |symbol: &Symbol| {
+        let name = symbol.name();
+        let own = ["backtrace::", "<pprof::", "pprof::", "perf_signal_handler"];
+        own.iter().any(|own| name.starts_with(own))
+    };
+    let own = frames.frames.iter().take_while(|symbols| symbols.iter().any(is_own)).count();
+    frames.frames.drain(..own);
+}
+
+/// As pprof expects it in a file.
+fn encoded(report: &Report) -> Result<Vec<u8>, ProfileError> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(&report.pprof()?.write_to_bytes().map_err(io::Error::from)?)?;
+    Ok(encoder.finish()?)
 }
 
 /// Whether a limit leaves room; one that is not known does.
@@ -140,7 +158,67 @@ fn place(usual: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::Read,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        },
+    };
+
+    use flate2::read::GzDecoder;
+    use pprof::protos::Profile;
+
     use super::*;
+
+    /// Work that shows in a profile under its name.
+    #[inline(never)]
+    fn burns_cpu_for_the_profile(is_over: &AtomicBool) -> u64 {
+        let mut sum = 0_u64;
+        while !is_over.load(Ordering::Relaxed) {
+            sum =
+                (0..10_000_u64).fold(sum, |sum, number| std::hint::black_box(sum.wrapping_mul(31) ^ number));
+        }
+        sum
+    }
+
+    #[tokio::test]
+    async fn the_function_that_takes_the_time_is_in_the_profile() {
+        let length = Duration::from_secs(1);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&is_over);
+        let working = std::thread::Builder::new().name("at-work".to_owned());
+        let working = working.spawn(move || burns_cpu_for_the_profile(&end)).unwrap();
+        let taking = tokio::spawn(take(length));
+        tokio::task::yield_now().await;
+        let busy = take(length).await.unwrap_err();
+        assert!(matches!(busy, ProfileError::Busy(_)), "{busy}");
+        let compressed = taking.await.unwrap().unwrap();
+        is_over.store(true, Ordering::Relaxed);
+        working.join().unwrap();
+        let mut bytes = Vec::new();
+        GzDecoder::new(&compressed[..]).read_to_end(&mut bytes).unwrap();
+        let profile = Profile::parse_from_bytes(&bytes).unwrap();
+        let text = |index: i64| profile.string_table[usize::try_from(index).unwrap()].as_str();
+        assert_eq!((text(0), text(profile.sample_type[1].ty)), ("", "cpu"));
+        let burning = |location: &u64| {
+            let location = &profile.location[usize::try_from(location - 1).unwrap()];
+            location.line.iter().any(|line| {
+                let function = &profile.function[usize::try_from(line.function_id - 1).unwrap()];
+                text(function.name).contains("burns_cpu_for_the_profile")
+            })
+        };
+        let samples = profile.sample.iter().filter(|sample| sample.location_id.iter().any(burning));
+        let times: i64 = samples.clone().map(|sample| sample.value[0]).sum();
+        assert!(times > 0, "{} samples", profile.sample.len());
+        assert!(samples.clone().all(|sample| text(sample.label[0].str) == "at-work"));
+        for sample in samples {
+            let innermost = &profile.location[usize::try_from(sample.location_id[0] - 1).unwrap()];
+            let function = &profile.function[usize::try_from(innermost.line[0].function_id - 1).unwrap()];
+            assert!(!text(function.name).contains("backtrace"), "{}", text(function.name));
+        }
+        assert!(profile.duration_nanos >= 1_000_000_000);
+    }
 
     #[test]
     fn a_query_says_for_how_long_and_never_for_longer_than_a_minute() {
