@@ -11,8 +11,8 @@ use std::{
 };
 
 use apiserver::{
-    ids::DriverName,
-    kinds::{CsiDriver, Narrow, ObjectRef, Pod},
+    ids::{DriverName, PodKey},
+    kinds::{CsiDriver, ObjectRef},
 };
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use serde_json::Value;
@@ -21,7 +21,10 @@ use strum::IntoStaticStr;
 use super::{
     age,
     snapshot::{LEASES, Snapshot},
+    subject::field,
 };
+use crate::fence::arguments::{value, words_of};
+
 /// Which side-car.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
@@ -168,44 +171,20 @@ impl<'a> Sidecars<'a> {
         }
     }
 
-    /// The limit of requests per second with which the side-car that holds the lease runs, if its pod was read.
-    pub fn client_limit(&self, driver: &str, sidecar: Sidecar) -> Option<f64> {
-        let spec = self.lease(driver, sidecar)?.spec.as_ref()?;
-        let holder = spec.holder_identity.as_deref().filter(|holder| !holder.is_empty())?;
-        let program = format!("csi-{}", sidecar.as_str());
-        let pod = self.pods().find(|pod| {
-            let name = pod.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-            // Some identities go on after the name of the pod.
-            !name.is_empty() && (holder == name || holder.split('_').next() == Some(name))
-        })?;
-        let containers = pod.pointer("/spec/containers").and_then(Value::as_array)?;
-        let container = containers.iter().find(|container| {
-            let says = |field| container.get(field).and_then(Value::as_str).unwrap_or_default();
-            says("image").contains(&program) || says("name") == program
-        })?;
-        let words = ["command", "args"].map(|field| container.get(field).and_then(Value::as_array));
-        let mut words = words.into_iter().flatten().flatten().filter_map(Value::as_str);
-        while let Some(word) = words.next() {
-            let flag = word.trim_start_matches('-');
-            if let Some(value) = flag.strip_prefix("kube-api-qps=") {
-                return value.parse().ok();
-            }
-            if flag == "kube-api-qps" {
-                return words.next().and_then(|value| value.parse().ok());
-            }
-        }
-        Some(DEFAULT_QPS)
-    }
-
-    /// Whether it runs with the default limit, or a smaller one.
+    /// Whether the side-car that holds the lease runs with the default limit of requests, or a smaller one, if its pod was read.
     pub fn is_limited(&self, driver: &str, sidecar: Sidecar) -> bool {
         self.client_limit(driver, sidecar).is_some_and(|qps| qps <= DEFAULT_QPS)
     }
 
-    fn pods(&self) -> impl Iterator<Item = &'a Value> {
-        let others = self.snapshot.others.iter().filter(|((kind, _), _)| kind == Pod::KIND);
-        let details = self.snapshot.details.iter().filter(|(object, _)| matches!(object, ObjectRef::Pod(_)));
-        others.map(|(_, pod)| pod).chain(details.map(|(_, pod)| pod))
+    fn client_limit(&self, driver: &str, sidecar: Sidecar) -> Option<f64> {
+        let (namespace, name) = self.holder(driver, sidecar)?;
+        let pod = self.snapshot.details.get(&ObjectRef::Pod(PodKey::new(namespace, name)))?;
+        let program = format!("csi-{}", sidecar.as_str());
+        let is_it = |it: &&Value| field(it, "image").contains(&program) || field(it, "name") == program;
+        let words = words_of(pod.pointer("/spec/containers")?.as_array()?.iter().find(is_it)?);
+        // Go's flags have one dash or two.
+        let limit = value(&words, "--kube-api-qps").or_else(|| value(&words, "-kube-api-qps"));
+        limit.map_or(Some(DEFAULT_QPS), |limit| limit.parse().ok())
     }
 }
 

@@ -44,8 +44,6 @@ pub const LEASES: &str = "leases";
 pub const FENCE: &str = "policies of the fence";
 /// The Deployment of mooring, likewise.
 pub const DEPLOYED: &str = "deployments of mooring";
-/// The pods in which the side-cars of CSI drivers run, for [`Snapshot::note_read`].
-pub const DRIVER_PODS: &str = "pods of CSI drivers";
 /// All pods of the one node or namespace that was asked about, for [`Snapshot::note_read`].
 pub const PODS_THERE: &str = "pods there";
 /// Events, for [`Snapshot::note_read`].

@@ -23,13 +23,13 @@ use self::groups::Groups;
 use super::{
     report::{API_VERSION, Observed, Verdict},
     snapshot::{
-        CLAIMS_THERE, DEPLOYED, DRIVER_PODS, EVENTS, EVENTS_THERE, FENCE, LEASES, NOT_SERVED, PODS_THERE,
+        CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, LEASES, NOT_SERVED, PODS_THERE,
         Snapshot, Unseen,
     },
     view::View,
 };
 /// What is read as far as it fits an answer; of a kind with a table all was read, or what was not is told.
-const LOOKED: [&str; 3] = [LEASES, DRIVER_PODS, EVENTS];
+const LOOKED: [&str; 2] = [LEASES, EVENTS];
 
 /// What is looked at of all namespaces, as the read of it is named, and what of one namespace.
 const THERE: [(&str, &str); 3] = [

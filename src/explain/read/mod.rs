@@ -40,7 +40,7 @@ use apiserver::{
     with_kind,
 };
 
-use super::snapshot::{DRIVER_PODS, LEASES, NOT_SERVED, Snapshot, Unseen};
+use super::snapshot::{NOT_SERVED, Snapshot, Unseen};
 use crate::metrics::{ApiMetrics, Metrics};
 
 /// Requests under way at once: the API server's fair queues see one user.
@@ -138,10 +138,6 @@ impl Reader {
             }
         }
         snapshot.unseen.sort();
-        if snapshot.was_read(LEASES) {
-            // Each program's pod was asked for by its lease.
-            snapshot.note_read(DRIVER_PODS);
-        }
         if let Some(time) = *self.clock.lock() {
             snapshot.taken_at = time;
         }

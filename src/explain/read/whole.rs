@@ -22,13 +22,11 @@ use super::{
 use crate::explain::{
     repair::Repair,
     resize::grows,
+    sidecars::{Sidecar, Sidecars},
     snapshot::{CLAIMS_THERE, Snapshot},
     view::{claims_of, runs_on},
     whatif::WhatIfChange,
 };
-
-/// How leases of attachers begin.
-const ATTACHER_LEASE: &str = "external-attacher-leader-";
 
 /// What an answer is about.
 #[derive(Clone, Debug, PartialEq)]
@@ -179,16 +177,12 @@ impl ReadPlan<'_> {
 
     /// The pods that hold the leases of attachers and provisioners: with which flags these run.
     fn program_pods(&mut self) {
-        let drivers = self.seen.objects.drivers.keys();
-        let drivers: BTreeSet<String> = drivers.iter().map(|name| name.as_str().replace('.', "-")).collect();
-        for lease in &self.seen.leases {
-            let name = lease.metadata.name.as_deref().unwrap_or_default();
-            let namespace = lease.metadata.namespace.as_deref().unwrap_or_default();
-            let spec = lease.spec.as_ref();
-            let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
-            let holder = holder.split('_').next().unwrap_or_default();
-            if (name.starts_with(ATTACHER_LEASE) || drivers.contains(name)) && !holder.is_empty() {
-                self.object(ObjectRef::Pod(PodKey::new(namespace, holder)));
+        let sidecars = Sidecars::new(self.seen);
+        for driver in self.seen.objects.drivers.keys() {
+            for sidecar in [Sidecar::Attacher, Sidecar::Provisioner] {
+                if let Some((namespace, pod)) = sidecars.holder(driver.as_str(), sidecar) {
+                    self.object(ObjectRef::Pod(PodKey::new(namespace, pod)));
+                }
             }
         }
     }
