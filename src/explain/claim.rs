@@ -55,7 +55,7 @@ pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
     let place = view.claim(key);
     let link = match place.reason.as_deref() {
         Some(reason) => of_reason(view, &claim, (reason, place.write)),
-        None => writes::of_claim(settled(view, &claim), place.write),
+        None => writes::next(settled(view, &claim), place.write),
     };
     let class = match claim_class(&claim) {
         "" if has_no_class(&claim) => "no class".to_owned(),
@@ -239,13 +239,13 @@ fn of_reason(
         }
         ClaimReason::WaitsForProvisioner(_) if !attributes.is_empty() => "+attributes class",
         ClaimReason::Misbound(..) | ClaimReason::LostReference => {
-            return writes::of_claim(led_back(view, link, claim), write);
+            return writes::next(led_back(view, link, claim), write);
         }
-        _ => return writes::of_claim(link, write),
+        _ => return writes::next(link, write),
     };
     let facts: Facts<'_> =
         &[("name", &key.name()), ("namespace", &key.namespace()), ("attributes", &attributes)];
-    writes::of_claim(link.and(also, facts), write)
+    writes::next(link.and(also, facts), write)
 }
 
 /// The situation that a reason is, what is said of it where the table does not say it, and what it is about.
@@ -396,8 +396,7 @@ fn of_class(view: &View<'_>, claim: &PersistentVolumeClaim) -> (usize, String) {
     let volumes = view.snapshot.all(|volume| volume_class(volume) == claim_class(claim));
     let told = volumes.iter().map(|volume| {
         let faults = candidates::faults(volume, claim, view.now());
-        let told: Vec<String> = faults.iter().map(|it| format!("{} {}", it.reason, it.detail)).collect();
-        (told.len(), format!("{} {}", volume.metadata.name, told.join("; ")))
+        (faults.len(), format!("{} {}", volume.metadata.name, candidates::told(&faults)))
     });
     (volumes.len(), told.min().map(|(_, told)| told).unwrap_or_default())
 }

@@ -19,17 +19,15 @@ use crate::attach_detach::state::desired::{WhyUnresolved, volume_name::VolumeId}
 /// The chain of a node: itself, and each volume that waits there.
 pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
     let subject = ObjectRef::Node(name.clone());
-    let node_volumes = || view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
-    let Some(node) = get::<Node>(view, name) else {
-        let mut first = missing::<Node>(view, &subject, name, "NotFound");
-        if first.verdict == Verdict::NotFound && node_volumes().next().is_some() {
-            let told = format!("node {name} has no object, and volumes may be on it");
-            first = Link::told(&subject, "NodeGone", &[("told", &told)]);
-        }
-        return std::iter::once(first).chain(waiting(view, name)).collect();
-    };
-    let waiting = waiting(view, name);
-    std::iter::once(own(view, name, &node)).chain(waiting).chain(unregistered(view, name)).collect()
+    let node = get::<Node>(view, name);
+    let mut first =
+        node.map_or_else(|| missing::<Node>(view, &subject, name, "NotFound"), |node| own(view, name, &node));
+    if first.verdict == Verdict::NotFound && view.has_volumes(name) {
+        let told = format!("node {name} has no object, and volumes may be on it");
+        first = Link::told(&subject, "NodeGone", &[("told", &told)]);
+    }
+    // Of a node without object, nothing is known to be registered or not.
+    std::iter::once(first).chain(waiting(view, name)).chain(unregistered(view, name)).collect()
 }
 
 /// The link of the node itself.
@@ -68,18 +66,21 @@ pub(super) fn own(view: &View<'_>, name: &NodeName, node: &Node) -> Link {
     link.detail(ready).since(since)
 }
 
+fn waits(view: &View<'_>, pod: &PodKey) -> bool {
+    get::<Pod>(view, pod).is_some_and(|pod| pod.status.phase == PodPhase::Pending)
+}
+
 /// A pod that waits for a node's kubelet, which attaches volumes itself, and cannot do so for those of CSI drivers.
 fn left_waiting<'a>(view: &'a View<'_>, name: &NodeName) -> Option<&'a PodKey> {
     let is_of_it = |why: &WhyUnresolved| matches!(why, WhyUnresolved::NodeNotManaged(node) if node == name);
-    let waits = |pod: &PodKey| get::<Pod>(view, pod).is_some_and(|it| it.status.phase == PodPhase::Pending);
     let unresolved = view.attach_detach.unresolved.iter().filter(|(_, why)| is_of_it(why));
-    unresolved.map(|((pod, _), _)| pod).find(|pod| waits(pod))
+    unresolved.map(|((pod, _), _)| pod).find(|pod| waits(view, pod))
 }
 
 /// Drivers that pods there wait for, and that its kubelet does not know.
 fn unregistered(view: &View<'_>, name: &NodeName) -> Vec<Link> {
-    let waits = |pod: &PodKey| get::<Pod>(view, pod).is_some_and(|it| it.status.phase == PodPhase::Pending);
-    let desired = view.attach_detach.desired.iter().filter(|(pod, _)| waits(pod)).flat_map(|(_, all)| all);
+    let desired = view.attach_detach.desired.iter().filter(|(pod, _)| waits(view, pod));
+    let desired = desired.flat_map(|(_, all)| all);
     let drivers: BTreeSet<&str> =
         desired.filter(|it| it.node == *name).map(|it| it.volume.driver_and_handle().0).collect();
     drivers.into_iter().filter_map(|driver| attachment::unregistered_driver(view, driver, name)).collect()

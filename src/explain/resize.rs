@@ -139,9 +139,8 @@ fn by_resizer(
     let Some(driver) = driver else { return Link::told(subject, "Resizing", facts) };
     let by_time = |link: Link| link.verdict(Verdict::of_wait(asked, view.now()));
     let and_log = |link: Link| link.and_log(view, driver, Sidecar::Resizer);
-    if let Some(warning) = last_warning(view, &claim.metadata.uid, &["VolumeResizeFailed"]) {
-        let age = age::between(warning.at, view.now());
-        let own: Facts<'_> = &[("said", &warning.message), ("age", &age)];
+    if let Some((at, said)) = last_warning(view, &claim.metadata.uid, &["VolumeResizeFailed"]) {
+        let own: Facts<'_> = &[("said", &said), ("age", &age::between(at, view.now()))];
         return and_log(by_time(Link::told(subject, "Resizing failed", &[own, facts].concat())));
     }
     // One that has begun has answered.

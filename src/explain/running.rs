@@ -81,10 +81,9 @@ fn shared(view: &View<'_>, pod: &Pod) -> Option<Link> {
 /// The kubelet says that it cannot mount.
 fn not_mounted(view: &View<'_>, pod: &Pod) -> Option<Link> {
     let node = &pod.spec.node_name;
-    let warning = last_warning(view, &pod.metadata.uid, &["FailedMount", "FailedMapVolume"])?;
+    let (at, told) = last_warning(view, &pod.metadata.uid, &["FailedMount", "FailedMapVolume"])?;
     let verdict = Verdict::of_wait(Some(pod.metadata.creation_timestamp?), view.now());
-    let age = age::between(warning.at, view.now());
-    let facts: Facts<'_> = &[("node", node), ("told", &warning.message), ("age", &age)];
+    let facts: Facts<'_> = &[("node", node), ("told", &told), ("age", &age::between(at, view.now()))];
     let link = Link::told(&ObjectRef::Node(node.clone()), "MountError", facts);
     Some(link.verdict(verdict).detail(format!("on {node}")))
 }

@@ -10,16 +10,9 @@ use super::{age, view::View};
 // KCM: pkg/controller/volume/persistentvolume/pv_controller_base.go.
 const BINDER: &str = "persistentvolume-controller";
 
-/// A warning.
-pub(super) struct Warning<'a> {
-    /// When it was given last.
-    pub at: Timestamp,
-    /// In the program's own words.
-    pub message: &'a str,
-}
-
-/// The latest warning about an object for one of the reasons, unless the binder itself gave it.
-pub(super) fn last_warning<'a>(view: &View<'a>, uid: &Uid, reasons: &[&str]) -> Option<Warning<'a>> {
+/// The latest warning about an object for one of the reasons, unless the binder itself gave it: when, and in the program's own
+/// words.
+pub(super) fn last_warning<'a>(view: &View<'a>, uid: &Uid, reasons: &[&str]) -> Option<(Timestamp, &'a str)> {
     let is_meant = |event: &&Event| {
         event.type_.as_deref() == Some("Warning")
             && event.reason.as_deref().is_some_and(|reason| reasons.contains(&reason))
@@ -27,8 +20,7 @@ pub(super) fn last_warning<'a>(view: &View<'a>, uid: &Uid, reasons: &[&str]) -> 
             && source(event) != Some(BINDER)
     };
     let told = view.snapshot.events.iter().filter(is_meant);
-    let dated = told.filter_map(|event| Some(Warning { at: at(event)?, message: event.message.as_deref()? }));
-    dated.max_by_key(|warning| warning.at)
+    told.filter_map(|event| Some((at(event)?, event.message.as_deref()?))).max_by_key(|(at, _)| *at)
 }
 
 /// What any program said last about an object, as a sentence's end: all that one may know who may read

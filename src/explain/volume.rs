@@ -44,7 +44,7 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
     let place = view.volume(name);
     let link = match place.reason.as_deref() {
         Some(reason) => of_reason(view, &subject, (reason, place.write)),
-        None => writes::of_volume(settled(view, &subject, &volume), place.write),
+        None => writes::next(settled(view, &subject, &volume), place.write),
     };
     let link = match volume.metadata.deletion_timestamp.as_deref() {
         Some(deleted) => {
@@ -146,7 +146,7 @@ fn of_reason(
         }
         _ => link(reason.code()),
     };
-    writes::of_volume(link, write)
+    writes::next(link, write)
 }
 
 /// Whether no provisioner takes a volume for its own.

@@ -247,7 +247,10 @@ fn rights(fences: &[&Fence]) -> Vec<(String, Value)> {
                     let (plural, subresource) = resource.split_once('/').unwrap_or((resource, ""));
                     let asked = json!({ "verb": verb, "group": group, "resource": plural,
                         "subresource": subresource, "namespace": namespace });
-                    (format!("{verb} {resource}"), json!({ "user": DAEMON_USER, "resourceAttributes": asked }))
+                    (
+                        format!("{verb} {resource}"),
+                        json!({ "user": DAEMON_USER, "resourceAttributes": asked }),
+                    )
                 }));
                 rights.extend(rule.non_resource_urls.iter().flatten().map(|path| {
                     let asked = json!({ "verb": verb, "path": path });

@@ -15,9 +15,7 @@ use apiserver::{
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::state::desired::volume_name::VolumeId,
-    explain::snapshot::{
-        CLAIMS_THERE, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen,
-    },
+    explain::snapshot::{CLAIMS_THERE, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

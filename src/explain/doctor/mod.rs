@@ -23,8 +23,7 @@ use self::groups::Groups;
 use super::{
     report::{API_VERSION, Observed, Verdict},
     snapshot::{
-        CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, LEASES, NOT_SERVED, PODS_THERE,
-        Snapshot, Unseen,
+        CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, LEASES, NOT_SERVED, PODS_THERE, Snapshot, Unseen,
     },
     view::View,
 };
