@@ -6,8 +6,8 @@
 use apiserver::{
     ids::{AttachmentName, Uid},
     kinds::{
-        ClaimPhase, ClaimRef, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase,
-        StorageClass, VolumeAttachment,
+        ClaimPhase, ClaimRef, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase,
+        VolumeAttachment,
     },
 };
 use serde_json::{Value, json};
@@ -92,7 +92,11 @@ pub fn explain(snapshot: &Snapshot, subject: &ObjectRef) -> Explanation {
     };
     let chain = chain(subject, &links);
     let mut unknown = unknown(&links);
-    unknown.extend(not_looked_for(&view, subject));
+    if matches!(subject, ObjectRef::Class(_)) && verdict != Verdict::NotFound {
+        unknown.push(
+            "The claims of the class were not read: mooring doctor reports those that wait.".to_owned(),
+        );
+    }
     if others > 0 && !candidates.is_empty() {
         unknown.push(format!("{others} more volumes are bound to other claims and are not shown."));
     }
@@ -165,7 +169,7 @@ fn links(view: &View<'_>, subject: &ObjectRef) -> Vec<Link> {
         }
         ObjectRef::Attachment(name) => of_attachment(view, name),
         ObjectRef::Node(name) => node::links(view, name),
-        ObjectRef::Class(name) => class::links(view, name),
+        ObjectRef::Class(name) => vec![class::link(view, name)],
         ObjectRef::AttributesClass(name) => vec![attributes_class::link(view, name)],
         // None is asked about.
         ObjectRef::Driver(_) => Vec::new(),
@@ -221,27 +225,6 @@ fn unknown(links: &[Link]) -> Vec<String> {
     let is_open = |next: &Next| next.action == "ForceDetach" && next.at.is_none();
     let is_forced = links.iter().filter_map(|link| link.step.next.as_ref()).any(is_open);
     is_forced.then(|| TIMER.to_owned()).into_iter().collect()
-}
-
-/// What a reading by name leaves out, and the command that has it.
-fn not_looked_for(view: &View<'_>, subject: &ObjectRef) -> Option<String> {
-    match subject {
-        ObjectRef::Class(name)
-            if !view.snapshot.is_listed::<PersistentVolumeClaim>()
-                && get::<StorageClass>(view, name).is_some() =>
-        {
-            Some("The claims of the class were not read: mooring doctor reports those that wait.".to_owned())
-        }
-        ObjectRef::Node(name)
-            if !view.snapshot.is_listed::<VolumeAttachment>() && get::<Node>(view, name).is_some() =>
-        {
-            Some(format!(
-                "Attachments that neither the node's lists nor its pods name were not read: mooring node {name} \
-                 lists them all."
-            ))
-        }
-        _ => None,
-    }
 }
 
 /// The objects of the chain, the subject first.

@@ -308,17 +308,7 @@ impl ReadPlan<'_> {
 
     fn node_alone(&mut self, name: &NodeName) {
         self.reads.insert(Read::csi_node(name));
-        if self.seen.is_absent(&ObjectRef::Node(name.clone())) {
-            // Nothing else says what is still attached there.
-            self.list::<VolumeAttachment>();
-        }
-        if let Some(node) = self.seen.objects.nodes.get(name) {
-            let attached = node.status.volumes_attached.iter().map(|attached| &*attached.name);
-            let listed = attached.chain(node.status.volumes_in_use.iter().map(|name| &**name));
-            for volume in listed.filter_map(VolumeId::parse_csi) {
-                self.object(ObjectRef::Attachment(volume.attachment_name(name)));
-            }
-        }
+        self.list::<VolumeAttachment>();
         for volume in self.on_node(name) {
             self.attached(&volume, &BTreeSet::from([name.clone()]));
         }
