@@ -3,9 +3,13 @@
 //! In: the verdict that attach/detach returned. Out: a [`Link`]; for a volume that another node holds, the link of that
 //! node, too, for there is where a person has to act.
 
+use std::collections::BTreeSet;
+
 use apiserver::{
     ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, VolumeName},
-    kinds::{CsiDriver, Node, ObjectRef, PersistentVolumeClaim, Pod, VolumeAttachment},
+    kinds::{
+        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment,
+    },
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -14,20 +18,103 @@ use super::{
     age,
     exclusive::{ATTACHED_TWICE, Twice},
     links::Link,
+    read::requests::Read,
     report::{Risk, Verdict},
     sidecars::Sidecar,
     table::Facts,
-    view::{View, claims_of, get, runs_on},
+    view::{MANY_NODES, View, claims_of, get, runs_on},
 };
 use crate::attach_detach::{
     decide::{force::Unforced, verdict::Waiting},
     dry_run::{Desired, NextWrite, NodeVolumeOutlook, volume_of},
     reasons::State,
-    state::desired::volume_name::{VolumeId, VolumeKind},
+    state::desired::{
+        volume_name::{VolumeId, VolumeKind},
+        volume_source::Sharing,
+    },
 };
 
 /// A kubelet that is well kills what has not ended in its time at once, and unmounts: seconds, of which it needs no more.
 pub(super) const OVERDUE: i64 = 60;
+
+/// Looks at a volume that is wanted on these nodes: its attachments there, and, where it does not get there, who holds it, if it is
+/// for one node alone; that are also pods of its claim's namespace.
+pub(super) fn look(view: &View<'_>, id: &VolumeId, nodes: &BTreeSet<NodeName>, exclusive_in: Option<&str>) {
+    let is_csi = id.kind() == VolumeKind::Csi;
+    if !view.is_noted() {
+        return;
+    }
+    if is_csi {
+        let driver = DriverName::from(id.driver_and_handle().0);
+        let object = view.read::<CsiDriver>(&driver);
+        let needs_none = object.is_some_and(|it| it.spec.attach_required == Some(false));
+        if needs_none || view.is_open(&ObjectRef::Driver(driver)) {
+            return;
+        }
+        if nodes.len() > MANY_NODES {
+            return holders(view, id);
+        }
+    }
+    for node in nodes.iter().take(MANY_NODES) {
+        let is_listed = view.node(node).is_none_or(|it| it.lists(id.as_str()));
+        if is_listed && (!is_csi || !is_waited_for(view, id, node)) {
+            continue;
+        }
+        view.sidecars();
+        match exclusive_in {
+            Some(namespace) if is_csi => {
+                view.want(|| Read::pods_in(namespace));
+                holders(view, id);
+            }
+            Some(namespace) => {
+                view.want(|| Read::pods_in(namespace));
+                view.list::<Node>();
+            }
+            None => {}
+        }
+    }
+}
+
+/// The same of a PersistentVolume.
+pub(super) fn look_at(view: &View<'_>, volume: &PersistentVolume, nodes: &BTreeSet<NodeName>) {
+    let reference = volume.spec.claim_ref.as_ref().filter(|_| is_exclusive(volume));
+    if let Some(id) = volume_of(view.objects(), &volume.key()).filter(|_| view.is_noted()) {
+        look(view, &id, nodes, reference.map(|reference| reference.namespace.as_str()));
+    }
+}
+
+/// Whether a volume may be on one node only.
+pub(super) fn is_exclusive(volume: &PersistentVolume) -> bool {
+    Sharing::of(volume.spec.access_modes.iter().map(|mode| &**mode)) == Sharing::Exclusive
+}
+
+/// Whether a volume's attachment to a node, which is wanted, is known not to be there as it should be.
+fn is_waited_for(view: &View<'_>, id: &VolumeId, node: &NodeName) -> bool {
+    let name = id.attachment_name(node);
+    match view.read::<VolumeAttachment>(&name) {
+        Some(attachment) => !is_settled(&attachment),
+        None => !view.is_open(&ObjectRef::Attachment(name)),
+    }
+}
+
+/// Attached, and to stay.
+pub(super) fn is_settled(attachment: &VolumeAttachment) -> bool {
+    attachment.status.attached && !attachment.metadata.is_terminating()
+}
+
+/// Looks at all attachments, for those of a volume: at the nodes of a few, else at those where something is under way.
+pub(super) fn holders(view: &View<'_>, id: &VolumeId) {
+    view.list::<VolumeAttachment>();
+    let are_few = view.nodes_of(id).count() <= MANY_NODES;
+    let is_under_way = |it: &NodeVolumeOutlook| it.state != State::Attached || it.waiting.is_some();
+    for (node, _) in view.nodes_of(id).filter(|(_, it)| are_few || is_under_way(it)).take(MANY_NODES) {
+        view.node(node);
+        let attachment = get::<VolumeAttachment>(view, &id.attachment_name(node));
+        if attachment.is_some_and(|it| !is_settled(&it)) {
+            view.sidecars();
+        }
+    }
+}
 
 /// The links of a volume on a node: the one itself, and those that it waits for.
 pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<Link> {
@@ -357,7 +444,7 @@ fn waits(
         _ if is_of_attacher && is_long => {
             link.verdict(Verdict::Blocked).and_log(view, driver, Sidecar::Attacher)
         }
-        _ if is_of_attacher && view.sidecars.is_limited(driver, Sidecar::Attacher) => {
+        _ if is_of_attacher && view.sidecars().is_limited(driver, Sidecar::Attacher) => {
             link.and("+limited", &[])
         }
         Waiting::ForeignWriter { until, .. } | Waiting::RestoreGrace { until } => {
@@ -431,6 +518,6 @@ pub(super) fn absent_attacher(
     driver: &str,
     asked: Option<Timestamp>,
 ) -> Option<Link> {
-    let told = view.sidecars.absence(driver, Sidecar::Attacher, asked)?;
+    let told = view.sidecars().absence(driver, Sidecar::Attacher, asked)?;
     Some(Link::told(subject, "AttacherNotSeen", &[("told", &told), ("driver", &driver)]))
 }

@@ -24,6 +24,11 @@ const MOST_USERS: usize = 5;
 /// The link of a class.
 pub(super) fn link(view: &View<'_>, name: &AttributesClassName) -> Link {
     let subject = ObjectRef::AttributesClass(name.clone());
+    // Who names the class, all claims and volumes say. Of a server without the kind only a list tells that it is none: asked for an
+    // object, it answers as if there were no such one.
+    view.list::<VolumeAttributesClass>();
+    view.list::<PersistentVolumeClaim>();
+    view.list::<PersistentVolume>();
     let (count, users) = users(view, name);
     let Some(class) = get::<VolumeAttributesClass>(view, name) else {
         let mut link = missing::<VolumeAttributesClass>(view, &subject, name, "NotFound");
@@ -32,6 +37,7 @@ pub(super) fn link(view: &View<'_>, name: &AttributesClassName) -> Link {
         }
         return link;
     };
+    view.read::<VolumeAttributesClass>(name);
     let sees_users =
         view.snapshot.is_listed::<PersistentVolumeClaim>() && view.snapshot.is_listed::<PersistentVolume>();
     let deleted = class.metadata.deletion_timestamp.as_deref().copied();

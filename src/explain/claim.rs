@@ -6,10 +6,10 @@
 use std::{fmt::Display, sync::Arc};
 
 use apiserver::{
-    ids::{ClaimKey, NodeName, PodKey, VolumeName},
+    ids::{ClaimKey, PodKey, VolumeName},
     kinds::{
-        ClaimPhase, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy,
-        VolumePhase,
+        BindingMode, ClaimPhase, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
+        ReclaimPolicy, StorageClass, VolumePhase,
     },
 };
 
@@ -17,13 +17,14 @@ use super::{
     candidates::{self, modes, quantity},
     links::{Link, missing},
     provisioner,
+    read::requests::Read,
     report::{Candidate, Verdict},
     resize,
     said::missing_class,
     snapshot::PODS_THERE,
     table::Facts,
     topology,
-    view::{View, finalizers, get},
+    view::{MANY_NODES, View, finalizers, get},
     writes,
 };
 use crate::binder::{
@@ -49,9 +50,17 @@ pub(super) const PVC_PROTECTION: &str = "kubernetes.io/pvc-protection";
 /// The link of a claim.
 pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
     let subject = ObjectRef::Claim(key.clone());
-    let Some(claim) = get::<PersistentVolumeClaim>(view, key) else {
+    view.want(|| Read::events_about(&subject));
+    let Some(claim) = view.read::<PersistentVolumeClaim>(key) else {
         return missing::<PersistentVolumeClaim>(view, &subject, key, "ClaimMissing");
     };
+    if claim.spec.volume_name.is_empty() {
+        view.list::<PersistentVolume>();
+        view.list::<StorageClass>();
+        view.sidecars();
+    } else {
+        view.read::<PersistentVolume>(&claim.spec.volume_name);
+    }
     let place = view.claim(key);
     let link = match place.reason.as_deref() {
         Some(reason) => of_reason(view, &claim, (reason, place.write)),
@@ -86,16 +95,34 @@ pub(super) fn candidates(view: &View<'_>, key: &ClaimKey) -> (Vec<Candidate>, us
     if !claim.spec.volume_name.is_empty() || !view.snapshot.is_listed::<PersistentVolume>() {
         return (Vec::new(), 0);
     }
+    look_at_reach(view, claim_class(&claim));
     let place = view.claim(key);
     let reach = |volume: &PersistentVolume| {
-        let named = topology::hosts(view.whole(&ObjectRef::Volume(volume.key()))?)?;
-        let is_gone = |name: &String| view.is_gone(&NodeName::from(name.as_str()));
+        let named = topology::hosts(view.snapshot.details.get(&ObjectRef::Volume(volume.key()))?)?;
+        let is_gone = |name: &String| view.snapshot.is_absent(&ObjectRef::Node(name.as_str().into()));
         named
             .iter()
             .all(is_gone)
             .then(|| format!("no node fits: kubernetes.io/hostname is {}", named.join(" or ")))
     };
     candidates::candidates(view.objects(), &claim, chosen(place.reason.as_deref()), view.now(), &reach)
+}
+
+/// Looks at where the volumes that a pod's scheduler might choose may be used: which nodes they name, and whether these exist.
+fn look_at_reach(view: &View<'_>, class: &str) {
+    let mode = get::<StorageClass>(view, &class.into()).and_then(|it| it.volume_binding_mode);
+    if !view.is_noted() || mode != Some(BindingMode::WaitForFirstConsumer) {
+        return;
+    }
+    let is_free =
+        |volume: &PersistentVolume| volume.spec.claim_ref.is_none() && volume_class(volume) == class;
+    for name in view.snapshot.keys(is_free).into_iter().take(MANY_NODES) {
+        view.read::<PersistentVolume>(&name);
+        let named = view.whole(&ObjectRef::Volume(name)).and_then(topology::hosts);
+        named.into_iter().flatten().take(MANY_NODES).for_each(|node| {
+            view.read::<Node>(&node.as_str().into());
+        });
+    }
 }
 
 /// The link of a claim of which the binder has nothing to say.

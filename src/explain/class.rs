@@ -10,14 +10,15 @@ use super::{
     links::{Link, missing},
     report::Verdict,
     sidecars::{Presence, Sidecar},
-    view::{View, get},
+    view::View,
 };
 use crate::binder::{annotations::csi_name, matching::predicate::claim_class};
 
 /// The link of a class.
 pub(super) fn link(view: &View<'_>, name: &ClassName) -> Link {
     let subject = ObjectRef::Class(name.clone());
-    let Some(class) = get::<StorageClass>(view, name) else {
+    view.list::<StorageClass>();
+    let Some(class) = view.read::<StorageClass>(name) else {
         let mut link = missing::<StorageClass>(view, &subject, name, "NotFound");
         if link.verdict == Verdict::NotFound {
             link.step.message.push_str(&waited_for(view, name));
@@ -29,7 +30,7 @@ pub(super) fn link(view: &View<'_>, name: &ClassName) -> Link {
     let driver = csi_name(named).unwrap_or(named);
     let when =
         class.volume_binding_mode.map_or_else(|| "no binding mode".to_owned(), |mode| format!("{mode:?}"));
-    let presence = view.sidecars.presence(driver, Sidecar::Provisioner);
+    let presence = view.sidecars().presence(driver, Sidecar::Provisioner);
     let case = match presence {
         _ if driver == NO_PROVISIONER => "NoProvisioner",
         Presence::Seen => "ProvisionerSeen",
@@ -54,6 +55,7 @@ pub(super) fn link(view: &View<'_>, name: &ClassName) -> Link {
 
 /// Which claims wait for a class that does not exist: for volumes that are made by hand, or by mistake.
 fn waited_for(view: &View<'_>, name: &ClassName) -> String {
+    view.list::<PersistentVolumeClaim>();
     let waits = |claim: &PersistentVolumeClaim| {
         claim.status.phase != ClaimPhase::Bound && *claim_class(claim) == *name.as_str()
     };

@@ -65,6 +65,7 @@ fn foreign_deleted(
 pub(super) fn foreign_of(view: &View<'_>, volume: &VolumeId, is_exclusive: bool) -> Vec<Link> {
     let all = view.attach_detach.foreign.iter().filter(|(_, (of, _))| of.as_ref() == Some(volume));
     let links = all.filter_map(|(name, (_, node))| {
+        view.read::<Node>(node);
         let mut link = foreign(view, name)?;
         let is_there =
             |node: &NodeName| get::<VolumeAttachment>(view, &volume.attachment_name(node)).is_some();

@@ -1,25 +1,32 @@
 //! A node: what it holds, and what waits there.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use apiserver::{
     ids::{NodeName, PodKey},
-    kinds::{Node, ObjectRef, Pod, PodPhase},
+    kinds::{Node, ObjectRef, PersistentVolume, Pod, PodPhase, VolumeAttachment},
 };
 
 use super::{
     age,
     attachment::{self, brought_back},
     links::{Link, missing},
+    read::requests::Read,
     report::Verdict,
-    view::{View, get},
+    view::{View, claims_of, get, runs_on},
+    volume,
 };
 use crate::attach_detach::state::desired::{WhyUnresolved, volume_name::VolumeId};
 
 /// The chain of a node: itself, and each volume that waits there.
 pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
     let subject = ObjectRef::Node(name.clone());
-    let node = get::<Node>(view, name);
+    if view.is_noted() {
+        for volume in on_node(view, name) {
+            attachment::look_at(view, &volume, &BTreeSet::from([name.clone()]));
+        }
+    }
+    let node = view.node(name);
     let mut first =
         node.map_or_else(|| missing::<Node>(view, &subject, name, "NotFound"), |node| own(view, name, &node));
     if first.verdict == Verdict::NotFound && view.has_volumes(name) {
@@ -28,6 +35,20 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
     }
     // Of a node without object, nothing is known to be registered or not.
     std::iter::once(first).chain(waiting(view, name)).chain(unregistered(view, name)).collect()
+}
+
+/// What is known to be on a node: its pods with their claims, and its attachments with their volumes. Returns the volumes that the
+/// pods use.
+pub(super) fn on_node(view: &View<'_>, name: &NodeName) -> Vec<Arc<PersistentVolume>> {
+    view.read::<Node>(name);
+    view.want(|| Read::pods_on(name));
+    view.list::<VolumeAttachment>();
+    for attachment in view.snapshot.all(|it: &VolumeAttachment| it.spec.node_name == *name) {
+        attachment.spec.source.persistent_volume_name.iter().for_each(|it| drop(volume::read(view, it)));
+    }
+    let pods = view.snapshot.all(|pod| runs_on(pod, name));
+    let claims = pods.iter().flat_map(|pod| claims_of(pod));
+    claims.filter_map(|claim| volume::of_claim(view, &claim)).collect()
 }
 
 /// The link of the node itself.

@@ -5,8 +5,8 @@
 //! it waits.
 
 use apiserver::{
-    kinds::ObjectRef,
-    {ids::NodeName, kinds::PersistentVolumeClaim},
+    ids::NodeName,
+    kinds::{Node, ObjectRef, PersistentVolumeClaim},
 };
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 
@@ -43,7 +43,7 @@ pub(super) fn link(
             &[("told", &told), ("driver", &driver), ("age", &age::between(at, view.now()))];
         let verdict = Verdict::of_wait(asked, view.now());
         and_log(Link::told(subject, "ProvisionerError", facts).verdict(verdict))
-    } else if let Some(told) = view.sidecars.absence(driver, Sidecar::Provisioner, asked) {
+    } else if let Some(told) = view.sidecars().absence(driver, Sidecar::Provisioner, asked) {
         Link::told(subject, "ProvisionerNotSeen waiting", &[("told", &told), ("driver", &driver)])
     } else {
         // It is there, was asked long ago, and says nothing.
@@ -63,6 +63,7 @@ fn for_gone_node(view: &View<'_>, claim: &PersistentVolumeClaim, subject: &Objec
         let facts: Facts<'_> = &[("node", &node), ("annotation", &SELECTED_NODE)];
         Link::told(subject, "WaitingForProvisioner gone node", facts)
     };
+    view.read::<Node>(&node);
     view.is_gone(&node).then(link)
 }
 

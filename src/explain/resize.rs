@@ -7,7 +7,7 @@
 
 use apiserver::{
     ids::{ClassName, NodeName, PodKey},
-    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
+    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     tables::Objects,
 };
 use k8s_openapi::jiff::Timestamp;
@@ -123,6 +123,7 @@ pub(super) fn size(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Lin
         }
         (progress, _) => by_resizer(view, &subject, claim, (progress, driver, asked), facts),
     };
+    view.read::<StorageClass>(&ClassName::from(class));
     let class = ObjectRef::Class(ClassName::from(class));
     let forbids = |class: &Value| class.get("allowVolumeExpansion").and_then(Value::as_bool) != Some(true);
     Some(if view.whole(&class).is_some_and(forbids) { link.and("+class forbids", facts) } else { link })
@@ -145,7 +146,7 @@ fn by_resizer(
     }
     // One that has begun has answered.
     let unanswered = asked.filter(|_| progress.is_none());
-    match (view.sidecars.absence(driver, Sidecar::Resizer, unanswered), progress) {
+    match (view.sidecars().absence(driver, Sidecar::Resizer, unanswered), progress) {
         (Some(told), _) => {
             let own: Facts<'_> = &[("told", &told)];
             Link::told(subject, "ResizerNotSeen", &[own, facts].concat())

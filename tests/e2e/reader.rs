@@ -359,6 +359,9 @@ async fn commands(stage: Stage) {
     assert!(code == Some(0) && proposed.contains("PATCH /api/v1/persistentvolumes/v3"), "{proposed}{stderr}");
     cluster.volume_phase("v3", "Released").await;
     let (code, stdout, stderr) = asked("repair relink c3 v3 --yes").await;
-    assert!(code == Some(0) && stdout.contains("SENT  ") && stdout.contains("explain pvc/c3 -n "), "{stdout}{stderr}");
+    assert!(
+        code == Some(0) && stdout.contains("SENT  ") && stdout.contains("explain pvc/c3 -n "),
+        "{stdout}{stderr}"
+    );
     cluster.bound("c3", "v3").await;
 }

@@ -45,7 +45,7 @@ pub fn doctor(snapshot: &Snapshot, of: Option<&str>) -> Findings {
     let mut fine = Vec::new();
     leftovers::look(&view, &mut groups);
     waits::look(&view, &mut groups, &mut fine);
-    programs::look(snapshot, &view.sidecars, &mut groups);
+    programs::look(snapshot, view.sidecars(), &mut groups);
     let untold = writers::look(snapshot, &mut groups, &mut fine);
     // Few may read policies, and few clusters have a fence: that is no lack of rights.
     let (fence, mut unchecked): (Vec<_>, Vec<_>) =

@@ -341,7 +341,7 @@ fn left(earlier: &Snapshot, later: &Snapshot, counts: impl Fn(&VolumeAttachment)
 }
 
 fn queues(view: &View<'_>, earlier: Option<&Snapshot>, volumes: &[DrainedVolume]) -> Vec<DrainQueue> {
-    let (snapshot, sidecars) = (view.snapshot, &view.sidecars);
+    let (snapshot, sidecars) = (view.snapshot, view.sidecars());
     let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
     for volume in
         volumes.iter().filter(|it| matches!(it.stage, DrainStage::Detaching | DrainStage::Attaching))

@@ -1,14 +1,16 @@
 //! The offline reader: what an answer needs of a cluster, read with the rights of the one who asks.
 //!
-//! In: an API server and a [`Question`]. Out: the [`Snapshot`], with what was forbidden or did not arrive in `unseen`. [`plan`] says what to read, [`requests`] how it is asked for; the reader
-//! asks in rounds until nothing more is wanted. It only ever sends `GET`. A part that cannot be read never ends the
+//! In: an API server and a [`Question`]. Out: the [`Snapshot`], with what was forbidden or did not arrive in `unseen`. The answer
+//! itself notes what it looks at, made of what is known by now, and [`whole`] what a question about more than one object needs;
+//! [`requests`] says how it is asked for. The reader asks in rounds until nothing more is wanted. It only ever sends `GET`. A part that cannot be read never ends the
 //! reading, and never stands for an object that is not there: that alone the server's own "not found" does.
 
 mod exchange;
-mod plan;
-mod requests;
+pub(in crate::explain) mod requests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wanted_tests;
 mod whole;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
