@@ -21,12 +21,13 @@ use super::{
     read::requests::Read,
     report::{Risk, Verdict},
     sidecars::Sidecar,
+    subject::field,
     table::Facts,
     view::{MANY_NODES, View, claims_of, get, runs_on},
 };
 use crate::attach_detach::{
     decide::{force::Unforced, verdict::Waiting},
-    dry_run::{Desired, NextWrite, NodeVolumeOutlook, volume_of},
+    dry_run::{NextWrite, NodeVolumeOutlook, volume_of},
     reasons::State,
     state::desired::{
         volume_name::{VolumeId, VolumeKind},
@@ -120,7 +121,7 @@ pub(super) fn holders(view: &View<'_>, id: &VolumeId) {
 pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<Link> {
     let Some(node_volume) = view.on_node(volume, node) else { return Vec::new() };
     let mut links = vec![link(view, volume, node, node_volume)];
-    if let Some(twice) = view.twice().get(volume).filter(|twice| twice.is_reached) {
+    if let Some(twice) = view.twice().get(volume) {
         // What leads to the volume is no advice as long as another machine may write it.
         for link in &mut links {
             link.verdict = Verdict::Healthy;
@@ -136,8 +137,6 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
     {
         let holder = holder(view, volume, &conflict.node);
         links.extend(holder.map(|link| outlasted(view, link, (volume, node), &conflict.node)));
-    } else if is_for_one_node(view, volume, node) && node_volume.state != State::Attached {
-        links.extend(attached_elsewhere(view, volume, node));
     }
     if view.users(volume, node).next().is_some() {
         links.extend(unregistered(view, volume, node));
@@ -188,39 +187,6 @@ pub(super) fn first_user(view: &View<'_>, volume: &VolumeId, node: &NodeName) ->
     view.users(volume, node).filter_map(made).min()
 }
 
-/// Whether a pod that wants it here has it for this node alone.
-fn is_for_one_node(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> bool {
-    let is_it = |desired: &Desired| desired.volume == *volume && desired.node == *node && desired.exclusive;
-    let mut desired =
-        view.users(volume, node).filter_map(|pod| view.attach_detach.desired.get(pod)).flatten();
-    desired.any(is_it)
-}
-
-/// Other nodes from which an exclusive volume has not gone, though an attachment is made here: where kube-controller-manager
-/// is in doubt about a detach, it goes on.
-// KCM: pkg/volume/util/operationexecutor, GenerateDetachVolumeFunc, MarkVolumeAsUncertain.
-fn attached_elsewhere(view: &View<'_>, volume: &VolumeId, here: &NodeName) -> Vec<Link> {
-    let is_attached = |node: &NodeName| {
-        get::<VolumeAttachment>(view, &volume.attachment_name(node)).is_some_and(|it| it.status.attached)
-    };
-    let others = view.nodes_of(volume).filter(|(node, _)| *node != here && is_attached(node));
-    others
-        .map(|(node, node_volume)| {
-            let mut link = link(view, volume, node, node_volume);
-            let since = link.step.since.filter(|_| node_volume.waiting.is_some());
-            let is_long = age::is_long(since, view.now());
-            link.verdict = link.verdict.max(if is_long { Verdict::Blocked } else { Verdict::Waiting });
-            let waiting = node_volume.waiting.as_ref().map(ToString::to_string);
-            let message = waiting.unwrap_or_else(|| link.step.message.clone());
-            link.step.message = format!(
-                "the volume is for one node alone, and is still attached to {node}, which it has to leave before {here} may \
-                 have it: {message}"
-            );
-            link.and("+never by hand", &[])
-        })
-        .collect()
-}
-
 /// The link of a volume that no driver attaches: its kubelet mounts it at once.
 pub(super) fn not_attachable(name: &VolumeName) -> Link {
     Link::told(&ObjectRef::Volume(name.clone()), "NotAttachable", &[])
@@ -244,47 +210,10 @@ pub(super) fn unregistered(view: &View<'_>, volume: &VolumeId, node: &NodeName) 
 pub(super) fn unregistered_driver(view: &View<'_>, driver: &str, node: &NodeName) -> Option<Link> {
     // Of a node that is not there, something else is to be said.
     get::<Node>(view, node)?;
-    let case = if view.snapshot.lacks_csi_node(node) {
-        "DriverNotRegistered without CSINode"
-    } else if of_driver(view.snapshot.csi_node(node)?, driver).is_none() {
-        "DriverNotRegistered"
-    } else {
-        return None;
-    };
-    Some(Link::told(&ObjectRef::Node(node.clone()), case, &[("driver", &driver)]))
-}
-
-/// What a CSINode says of a driver.
-fn of_driver<'a>(csi_node: &'a Value, driver: &str) -> Option<&'a Value> {
-    let all = csi_node.pointer("/spec/drivers").and_then(Value::as_array)?;
-    all.iter().find(|one| one.get("name").and_then(Value::as_str) == Some(driver))
-}
-
-/// The status code of gRPC by which a driver says that a node takes no more volumes.
-const RESOURCE_EXHAUSTED: i64 = 8;
-
-/// That a node has as many volumes of a driver as it takes: the driver says so, or the count that it gave.
-// CSI: ControllerPublishVolume, RESOURCE_EXHAUSTED; api/storage/v1, VolumeNodeResources.count and VolumeError.errorCode.
-fn full(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<String> {
-    let (driver, _) = volume.driver_and_handle();
-    let object = view.whole(&subject(volume, node));
-    let code = object.and_then(|it| it.pointer("/status/attachError/errorCode")?.as_i64());
-    let csi_node = view.snapshot.csi_node(node);
-    let limit = csi_node.and_then(|it| of_driver(it, driver)?.pointer("/allocatable/count")?.as_u64());
-    let listed = get::<Node>(view, node).map_or(0, |node| {
-        let names = node.status.volumes_attached.iter().filter_map(|it| VolumeId::parse_csi(&it.name));
-        names.filter(|id| id != volume && id.driver_and_handle().0 == driver).count()
-    });
-    match limit {
-        Some(limit) if listed as u64 >= limit => {
-            let limit = age::counted(usize::try_from(limit).unwrap_or(usize::MAX), "volume");
-            Some(format!("takes {limit} of {driver}, and has {listed} already"))
-        }
-        _ if code == Some(RESOURCE_EXHAUSTED) => {
-            Some(format!("takes no more volumes of {driver}, as the driver reports (ResourceExhausted)"))
-        }
-        _ => None,
-    }
+    let drivers = view.snapshot.csi_node(node)?.pointer("/spec/drivers").and_then(Value::as_array);
+    let is_known = drivers.into_iter().flatten().any(|one| field(one, "name") == driver);
+    let link = || Link::told(&ObjectRef::Node(node.clone()), "DriverNotRegistered", &[("driver", &driver)]);
+    (!is_known).then(link)
 }
 
 /// The link of the node that holds an exclusive volume.
@@ -408,14 +337,12 @@ fn waits(
     }
     let is_long = age::is_long(since, view.now());
     let ago = |at: Timestamp| age::between(at, view.now());
-    let full = full(view, volume, node).filter(|_| matches!(waiting, Waiting::AttachError { .. }));
     let (case, other) = match waiting {
         // A driver goes by the name of the PersistentVolume: the end of the one would take the other.
         Waiting::HeldByNode { conflict } if conflict.node == *node => ("HeldByNode here", String::new()),
         Waiting::HeldByNode { conflict } => ("HeldByNode", conflict.node.to_string()),
         Waiting::ForeignAttachment { name } => (waiting.code(), name.to_string()),
         Waiting::Unreadable { object } => (waiting.code(), object.clone()),
-        Waiting::AttachError { .. } if full.is_some() => ("AttachError full", String::new()),
         _ => (waiting.code(), String::new()),
     };
     let asked = match waiting {
@@ -427,19 +354,12 @@ fn waits(
         }
         _ => since.map_or(String::new(), |since| format!(" {} ago", ago(since))),
     };
-    let facts: Facts<'_> = &[
-        ("node", node),
-        ("told", waiting),
-        ("driver", &driver),
-        ("other", &other),
-        ("asked", &asked),
-        ("full", full.as_ref().map_or(&"", |full| full)),
-    ];
+    let facts: Facts<'_> =
+        &[("node", node), ("told", waiting), ("driver", &driver), ("other", &other), ("asked", &asked)];
     let mut link = Link::told_of(&subject, case, "attachment", facts);
     match waiting {
         Waiting::AttachError { .. } | Waiting::DetachError { .. } => {
-            let verdict = link.verdict.max(Verdict::of_wait(since, view.now()));
-            link.verdict(verdict).and_log(view, driver, Sidecar::Attacher)
+            link.verdict(Verdict::of_wait(since, view.now())).and_log(view, driver, Sidecar::Attacher)
         }
         _ if is_of_attacher && is_long => {
             link.verdict(Verdict::Blocked).and_log(view, driver, Sidecar::Attacher)

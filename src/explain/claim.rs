@@ -20,7 +20,6 @@ use super::{
     read::requests::Read,
     report::{Candidate, Verdict},
     resize,
-    said::missing_class,
     snapshot::PODS_THERE,
     table::Facts,
     topology,
@@ -217,8 +216,6 @@ fn unseen(view: &View<'_>, claim: &PersistentVolumeClaim, reason: &ClaimReason) 
         settled(view, claim)
     } else if claim.status.phase == ClaimPhase::Bound && !volume.is_empty() {
         Link::told(&subject, "Bound unseen", &[("volume", volume)])
-    } else if let Some(class) = missing_class(view, &claim.metadata.uid) {
-        Link::told(&subject, "ClassNotFound said", &[("class", &class)])
     } else {
         let told = format!("why the claim waits is unknown: you may not read {what}");
         Link::told(&subject, "Forbidden", &[("told", &told)])

@@ -36,8 +36,6 @@ pub(super) struct Twice {
     pub attachments: Vec<(AttachmentName, Option<Timestamp>)>,
     /// A node that has it in use without an attachment.
     pub in_use: Option<NodeName>,
-    /// Whether more than one node has it as far as is told; else one of them may have to wait yet.
-    pub is_reached: bool,
 }
 
 /// The attachments of one volume, as its driver knows it.
@@ -139,11 +137,8 @@ impl Places {
         let since = |it: &VolumeAttachment| {
             it.metadata.creation_timestamp.filter(|_| first.as_ref() != Some(&it.spec.node_name))
         };
-        let attached = self.attachments.iter().filter(|it| it.status.attached).map(|it| &it.spec.node_name);
-        let is_reached = attached.chain(&self.in_use).collect::<BTreeSet<_>>().len() > 1;
         let (_, handle) = id.driver_and_handle();
         Some(Twice {
-            is_reached,
             told: format!("{handle} is for one node alone, {}", told.join(", ")),
             volume: self.attachments.iter().find_map(|it| it.spec.source.persistent_volume_name.clone()),
             attachments: self.attachments.iter().map(|it| (it.key(), since(it))).collect(),

@@ -11,12 +11,10 @@ use apiserver::{
         PodVolumeSource, VolumeAttachment,
     },
 };
-use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    age,
     attachment::{self, is_exclusive},
     claim, ephemeral,
     exclusive::ATTACHED_TWICE,
@@ -195,13 +193,7 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
             }
             // Of a pod without a node, who has its volume elsewhere is not asked.
             if node.is_none() {
-                let volume = get::<PersistentVolume>(view, name);
-                let foreign = foreign::foreign_of(view, &id, volume.is_some_and(|it| is_exclusive(&it)));
-                // What puts it on a second node, and may be deleted.
-                if foreign.iter().any(|link| link.verdict != Verdict::Healthy) {
-                    links.retain(|link| !is_told(link));
-                }
-                links.extend(foreign);
+                links.extend(foreign::foreign_of(view, &id));
             }
         }
     }
@@ -293,7 +285,9 @@ fn unresolved(view: &View<'_>, pod: &ObjectRef, name: &str, why: &WhyUnresolved)
     let facts: Facts<'_> = &[("volume", &name), ("told", why), ("other", &other), ("node", &other)];
     match why {
         // Whether it is gone, only a list of nodes or a read of this one tells.
-        WhyUnresolved::NodeGone(node) => view.is_gone(node).then(|| node_gone(view, pod, facts)),
+        WhyUnresolved::NodeGone(node) => {
+            view.is_gone(node).then(|| Link::told_of(pod, "NodeGone", "pod", facts))
+        }
         WhyUnresolved::ClaimMissing(_)
         | WhyUnresolved::ClaimNotBound(_)
         | WhyUnresolved::VolumeMissing(_) => None,
@@ -303,21 +297,5 @@ fn unresolved(view: &View<'_>, pod: &ObjectRef, name: &str, why: &WhyUnresolved)
             Some(Link::told_of(pod, why.code(), if is_up { "pod" } else { "pending pod" }, facts))
         }
         _ => Some(Link::told_of(pod, why.code(), "pod", facts)),
-    }
-}
-
-/// The node of a pod is not there. Since when, no object says; but a pod that no kubelet has ever taken up was never on it.
-fn node_gone(view: &View<'_>, pod: &ObjectRef, facts: Facts<'_>) -> Link {
-    let whole = view.whole(pod);
-    let made = whole.and_then(|pod| pod.pointer("/metadata/creationTimestamp")?.as_str()?.parse().ok());
-    let was_taken_up = whole.is_none_or(|pod| pod.pointer("/status/startTime").is_some());
-    // The garbage collector looks every 20 seconds.
-    match made.filter(|made: &Timestamp| !was_taken_up && age::is_long(Some(*made), view.now())) {
-        None => Link::told_of(pod, "NodeGone", "pod", facts),
-        Some(made) => {
-            let age = age::between(made, view.now());
-            let facts = [facts, &[("age", &age)]].concat();
-            Link::told_of(pod, "NodeGone", "pod uncollected", &facts)
-        }
     }
 }

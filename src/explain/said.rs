@@ -26,25 +26,13 @@ pub(super) fn last_warning<'a>(view: &View<'a>, uid: &Uid, reasons: &[&str]) -> 
 /// What any program said last about an object, as a sentence's end: all that one may know who may read
 /// nothing but events.
 pub(super) fn last_word(view: &View<'_>, uid: &Uid) -> Option<String> {
-    let (at, event) = last(view, uid)?;
+    let told = view.snapshot.events.iter().filter(|event| is_about(event, uid));
+    let (at, event) = told.filter_map(|event| Some((at(event)?, event))).max_by_key(|(at, _)| *at)?;
     let by = source(event).unwrap_or("an event");
     let reason = event.reason.as_deref().unwrap_or_default();
     let message = event.message.as_deref().unwrap_or_default();
     let age = age::between(at, view.now());
     Some(format!("its last event, {age} ago, is from {by}: {reason}: {message}"))
-}
-
-/// The class that the binder says does not exist, if nothing else has been said of the claim since.
-// KCM: pkg/controller/volume/persistentvolume, the lister's NotFound as the text of ProvisioningFailed.
-pub(super) fn missing_class<'a>(view: &View<'a>, uid: &Uid) -> Option<&'a str> {
-    let class = last(view, uid)?.1.message.as_deref()?.strip_prefix(r#"storageclass.storage.k8s.io ""#)?;
-    class.strip_suffix(r#"" not found"#)
-}
-
-/// The last event about an object.
-fn last<'a>(view: &View<'a>, uid: &Uid) -> Option<(Timestamp, &'a Event)> {
-    let told = view.snapshot.events.iter().filter(|event| is_about(event, uid));
-    told.filter_map(|event| Some((at(event)?, event))).max_by_key(|(at, _)| *at)
 }
 
 /// When an event was last given.

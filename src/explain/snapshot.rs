@@ -79,7 +79,6 @@ pub struct Snapshot {
     pub attach_detach: AttachDetachOptions,
     listed: BTreeSet<&'static str>,
     absent: BTreeSet<ObjectRef>,
-    without_csi_node: BTreeSet<NodeName>,
     unreadable: BTreeSet<ObjectRef>,
 }
 
@@ -131,16 +130,11 @@ impl Snapshot {
     }
 
     /// Notes that the CSINode of a node was looked for and is not there.
-    pub fn note_no_csi_node(&mut self, node: NodeName) {
-        self.without_csi_node.insert(node);
+    pub fn note_no_csi_node(&mut self, node: &NodeName) {
+        self.others.insert(("CSINode".to_owned(), node.to_string()), Value::Null);
     }
 
-    /// Whether it is known that a node has no CSINode.
-    pub(super) fn lacks_csi_node(&self, node: &NodeName) -> bool {
-        self.without_csi_node.contains(node)
-    }
-
-    /// The CSINode of a node, if it was read.
+    /// The CSINode of a node, if it was read; null if there is none.
     pub(super) fn csi_node(&self, node: &NodeName) -> Option<&Value> {
         self.others.get(&("CSINode".to_owned(), node.to_string()))
     }

@@ -56,7 +56,6 @@ const NOT_TAKEN: &str = "the server takes no such object";
 /// On any API server.
 const EVERYWHERE: &[Different] = &[
     ("held-elsewhere", "pod/slow -n shop", "Waiting WaitingForAttacher", MADE_NOW),
-    ("held-elsewhere", "pod/twice -n shop", "Waiting DetachError", DELETED_NOW),
     ("pods-without-fault-of-their-volumes", "pod/stays -n shop", "Waiting Terminating", DELETED_NOW),
     ("attacher-gone", "pod/web-0 -n shop", "Waiting WaitingForAttacher", WRITTEN_NOW),
     ("attacher-silent", "pod/old -n shop", "Waiting WaitingForAttacher", MADE_NOW),
@@ -91,6 +90,7 @@ const EVERYWHERE: &[Different] = &[
     ("claims-that-grow", "pvc/silent -n shop", "Waiting Resizing", MADE_NOW),
     ("claims-that-grow", "pvc/unnamed -n shop", "Waiting Resizing", MADE_NOW),
     ("one-namespace", "*", "", "all may be read here; the rights of a tenant are another story's"),
+    ("one-namespace-class", "*", "", "all may be read here; the rights of a tenant are another story's"),
     (
         "pods-held-back",
         "node/b",
@@ -100,7 +100,6 @@ const EVERYWHERE: &[Different] = &[
     ("pods-held-back", "pvc/long -n shop", "Waiting WaitingForProvisioner", MADE_NOW),
     ("pods-held-back", "va/stuck", "Waiting DetachWaitingForAttacher", DELETED_NOW),
     ("pods-of-other-kinds", "pod/queues -n shop", "Waiting DetachWaitingForUnmount", MADE_NOW),
-    ("pods-that-cannot", "pod/orphan -n shop", "Waiting NodeGone", MADE_NOW),
     ("pods-with-claims-of-their-own", "pod/again -n shop", "Waiting ClaimNotOwnedByPod", MADE_NOW),
     ("pods-with-claims-of-their-own", "pod/ended -n shop", "Waiting ClaimMissing", MADE_NOW),
     (

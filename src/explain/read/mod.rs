@@ -284,7 +284,7 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Result<ReadFound, ReadFailu
     match (found, &read.comes) {
         (Err(ReadFailure::Unauthorized(why)), _) => return Err(why),
         (Err(ReadFailure::Absent), Comes::Object(object)) => snapshot.note_absent(object.clone()),
-        (Err(ReadFailure::Absent), Comes::CsiNode(node)) => snapshot.note_no_csi_node(node.clone()),
+        (Err(ReadFailure::Absent), Comes::CsiNode(node)) => snapshot.note_no_csi_node(node),
         // No object can have such a name.
         (Err(ReadFailure::Absent), _) if read.path.is_none() => {}
         (Err(ReadFailure::Absent), _) => snapshot.unseen.push(unseen(NOT_SERVED.to_owned(), false)),
