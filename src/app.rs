@@ -1,7 +1,7 @@
 //! The daemon: builds the parts, watches over them, takes them down in order.
 //!
 //! In: a [`Config`]. Out: the process' fate ([`DaemonFailure`] or none). A subsystem is added in
-//! [`subsystems()`].
+//! [`subsystems`].
 //!
 //! Shutdown (SIGTERM or SIGINT): stop planning and reading → drain the subsystems → release the lease, and
 //! write the events left beside it, as long as there is time → close HTTP → exit 0. A second signal exits
@@ -20,7 +20,7 @@ use apiserver::{
     connect::{ApiServer, ConnectError},
     elector::{Candidacy, ElectionView, Elector, Surroundings},
     events::EventQueue,
-    kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
+    kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim},
     leadership::{Leadership, Term},
     lease_note::LeaseNote,
     pulse::Pulse,
@@ -48,7 +48,7 @@ use crate::{
     build_info::{BUILD, COMPONENT},
     config::{Config, StorageController},
     configz::configz,
-    controller::{late::may_be_late, second_writer::MEMORY},
+    controller::late::may_be_late,
     debugging,
     fence::vigil::VigilState,
     metrics::{
@@ -60,6 +60,7 @@ use crate::{
     telemetry::{self, history::History},
 };
 
+mod barrier;
 mod fence;
 mod https;
 mod life;
@@ -69,11 +70,13 @@ mod patience;
 mod shutdown_tests;
 mod subsystems;
 
+use barrier::take_over_barrier;
 use fence::watch_fence;
-use https::{BoundServer, bind_server, build_auth, serving};
+use https::{BoundServer, prepare, serving};
 pub use life::Life;
+use observing::{Observation, hands};
 use patience::{HTTP_TIMEOUT, LAST_WORDS, Patience};
-use subsystems::{Parts, Subsystem, subsystems};
+use subsystems::{Parts, Subsystem, subsystem};
 
 /// The alarm about a restore of etcd.
 const RESTORED: &str = "etcd_restored";
@@ -105,11 +108,11 @@ async fn run_until_signal(config: Config) -> Result<(), DaemonFailure> {
     let life = Life::start(config, &api, Threads::Apart, watch::Sender::default()).await;
     let mut life = life.map_err(DaemonFailure::Setup)?;
     tokio::select! {
-        name = terminated.signal() => tracing::info!(signal = name, "shutting down"),
+        (name, _) = terminated.signal() => tracing::info!(signal = name, "shutting down"),
         failure = life.failure() => return Err(DaemonFailure::Running(failure)),
     }
     tokio::spawn(async move {
-        let number = terminated.second().await;
+        let (_, number) = terminated.signal().await;
         tracing::warn!("second signal: exiting at once");
         telemetry::flush();
         std::process::exit(128 + number);
@@ -129,17 +132,11 @@ impl Termination {
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
-    pub(crate) async fn signal(&mut self) -> &'static str {
+    /// The name of the next, and its number.
+    pub(crate) async fn signal(&mut self) -> (&'static str, i32) {
         tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
-    }
-
-    async fn second(&mut self) -> i32 {
-        match self.signal().await {
-            "SIGINT" => SignalKind::interrupt().as_raw_value(),
-            _ => SignalKind::terminate().as_raw_value(),
+            _ = self.terminate.recv() => ("SIGTERM", SignalKind::terminate().as_raw_value()),
+            _ = self.interrupt.recv() => ("SIGINT", SignalKind::interrupt().as_raw_value()),
         }
     }
 }
@@ -168,18 +165,27 @@ impl Daemon {
         grace: &RestoreGrace,
         threads: Threads,
     ) -> anyhow::Result<Self> {
-        let (serving, patience) = (serving(&config), Patience::of(&config));
-        let (server, apis) = bind_server(&serving, api).await?;
-        let identity = identity()?;
-        log_start(api, server.as_ref().map(|open| open.server.address()), &identity);
+        Ok(Self::start_as(config, api, grace, threads, false).await?.0)
+    }
 
+    /// The same; or, if it only observes, with what is seen of it: it reads, decides, and writes nothing.
+    pub(crate) async fn start_as(
+        config: Config,
+        api: &ApiServer,
+        grace: &RestoreGrace,
+        threads: Threads,
+        observes: bool,
+    ) -> anyhow::Result<(Self, Option<Observation>)> {
+        let (serving, patience) = (serving(&config), Patience::of(&config));
         let metrics = Metrics::default();
-        describe(&metrics, server.as_ref().map(|open| Arc::clone(&open.own)), api.clone())?;
         let measures = Measures::new(&metrics)?;
         let workplace = Workplace::new(threads)?;
-        let auth = workplace.enter(|| build_auth(&serving, &apis, &measures))?;
-        let api_metrics = ApiMetrics::new(&metrics, &api.host())?.with_subsystems(Requester::VARIANTS);
-        let api_metrics = Arc::new(api_metrics);
+        let (server, auth) = prepare(&serving, api, &measures, &workplace).await?;
+        let identity = identity()?;
+        log_start(api, server.as_ref().map(|open| open.server.address()), &identity);
+        describe(&metrics, server.as_ref().map(|open| Arc::clone(&open.own)), api.clone())?;
+        let api_metrics =
+            Arc::new(ApiMetrics::new(&metrics, &api.host())?.with_subsystems(Requester::VARIANTS));
         let objects = Arc::new(tables(&config, grace));
         let leadership = right_to_write(&config);
         let fenced = config.fence.then(CancellationToken::new);
@@ -190,11 +196,11 @@ impl Daemon {
         let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
         let caller = caller.until(planning.clone());
         let fetchers = || {
-            Fetcher::new(api, Arc::clone(&api_metrics))
-                .map(|fetcher| fetcher.accepting(config.content_type.into()))
+            Fetcher::new(api, Arc::clone(&api_metrics)).map(|fetcher| fetcher.accepting(config.content_type))
         };
         let watches = WatchMetrics::new(&metrics)?;
         let catch_ups = CatchUps::default();
+        let (caller, observation) = hands(observes, (&objects, &metrics), caller, fetchers, &catch_ups)?;
         start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
         let pulse = watch_itself(&mut tasks, &config, api.clone());
         let lease_note = config.election.is_some().then(|| LeaseNote::new(NODES_NOT_READY));
@@ -212,7 +218,6 @@ impl Daemon {
                 };
                 let sight = Sight::default();
                 tasks.spawn(Stage::Watch, "sight", keep_in_sight(Arc::clone(&objects), sight.clone()));
-                let barrier_fetcher = fetchers()?;
                 let elector = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
                     let (grace, progress) = (grace.clone(), catch_ups.progress());
@@ -223,7 +228,7 @@ impl Daemon {
                 })?;
                 let view = elector.view();
                 // May come to list much, and so has no place among the renewals.
-                let barrier = take_over_barrier(barrier_fetcher, Arc::clone(&objects), catch_ups);
+                let barrier = take_over_barrier(fetchers()?, Arc::clone(&objects), catch_ups);
                 let barrier = here(Handle::current(), barrier);
                 let running = elector.run(listed(Arc::clone(&objects)), barrier, lease.clone());
                 tasks.spawn_at(Stage::Election, "leader-election", place, running)?;
@@ -233,8 +238,12 @@ impl Daemon {
         };
         process::register_tasks(&metrics, runtimes)?;
         let (events, writer) = EventQueue::new(&metrics)?;
-        let writing = writer.run(caller.clone(), identity.clone(), events_end.clone());
-        tasks.spawn(Stage::Events, "events", writing);
+        if observes {
+            tasks.spawn(Stage::Events, "events", writer.discard());
+        } else {
+            let writing = writer.run(caller.clone(), identity.clone(), events_end.clone());
+            tasks.spawn(Stage::Events, "events", writing);
+        }
         #[cfg(feature = "tracing-otlp")]
         let traces =
             start_traces(config.tracing.as_ref(), &identity, &metrics, &mut tasks, threads, &events_end)?;
@@ -261,15 +270,14 @@ impl Daemon {
         let fence = watch_fence(&parts, &mut tasks, api.clone(), fenced)?;
         let router = build_router(&parts, (view, fence), (pulse, tasks.dead()))?;
         let router = start_subsystems(&parts, &mut tasks, router)?;
-        let config = &parts.config;
-        let router = zpages::add(router, COMPONENT, config.flags.clone(), configz(config));
+        let router = zpages::add(router, COMPONENT, parts.config.flags.clone(), configz(&parts.config));
         let gate = Arc::new(Gate::new(router, auth, serving, measures));
         if let Some(BoundServer { server, tls, own }) = server {
             let running = server.run(Arc::clone(&gate), tls, own, http.clone());
             tasks.spawn_at(Stage::Http, "http", workplace, running)?;
         }
         let events = (parts.events, events_end);
-        Ok(Self { tasks, gate, planning, events, lease, http, patience })
+        Ok((Self { tasks, gate, planning, events, lease, http, patience }, observation))
     }
 
     /// Its pages, as clients see them.
@@ -326,10 +334,10 @@ async fn end_events(
 
 /// Starts the subsystems. What they know is on their pages.
 fn start_subsystems(parts: &Parts, tasks: &mut Supervisor, mut router: Router) -> anyhow::Result<Router> {
-    for Subsystem { name, running, explained } in subsystems(parts)? {
+    for controller in &parts.config.controllers.running {
+        let Subsystem { name, running, page, rows } = subsystem(parts, *controller)?;
         tasks.spawn(Stage::Subsystem, name, running);
-        let (path, explanation) = explained;
-        router = router.rows(path, explanation);
+        router = router.rows(page, rows);
     }
     Ok(router)
 }
@@ -487,7 +495,7 @@ fn start_watches(
     objects: &Arc<Objects>,
     catch_ups: &CatchUps,
 ) -> Result<(), ConnectError> {
-    use apiserver::kinds::{CsiDriver, Pod, StorageClass, VolumeAttributesClass};
+    use apiserver::kinds::{CsiDriver, Pod, StorageClass, VolumeAttachment, VolumeAttributesClass};
 
     macro_rules! start {
         ($($kind:ty),*) => {
@@ -521,7 +529,7 @@ fn build_caller(
         .with_request_timeout(config.request_timeout)
         .with_alarms(alarms.clone())
         .letting_be_late(may_be_late)
-        .accepting(config.content_type.into()))
+        .accepting(config.content_type))
 }
 
 /// The elector's requests have a client, a budget and a timeout of their own, and need no term.
@@ -537,23 +545,6 @@ fn build_elector(
         .with_request_timeout(candidacy.timing.request_timeout());
     let election_metrics = ElectionMetrics::new(metrics, &candidacy.name)?;
     Ok(Elector::new(caller, candidacy, leadership.clone(), election_metrics, shared))
-}
-
-/// Waits, after the lease was won, until the tables show what the last leader wrote: the last of it may not have come
-/// through our watches yet. Also which pods there are: a wait for force goes on only where no pod wants the volume (S6).
-/// A fence that was lost before is lost from now on (S14): no controller remembers who wrote while it stood by.
-async fn take_over_barrier(fetcher: Fetcher, objects: Arc<Objects>, catch_ups: CatchUps) {
-    let started = Instant::now();
-    // On the heap: without optimisation they are too large for the stack of the thread that renews the lease.
-    tokio::join!(
-        Box::pin(kind_watch::catch_up::<Node>(fetcher.clone(), &objects, &catch_ups)),
-        Box::pin(kind_watch::catch_up::<Pod>(fetcher.clone(), &objects, &catch_ups)),
-        Box::pin(kind_watch::catch_up::<VolumeAttachment>(fetcher.clone(), &objects, &catch_ups)),
-        Box::pin(kind_watch::catch_up::<PersistentVolume>(fetcher.clone(), &objects, &catch_ups)),
-        Box::pin(kind_watch::catch_up::<PersistentVolumeClaim>(fetcher, &objects, &catch_ups)),
-    );
-    objects.unfenced().lead(Instant::now(), MEMORY);
-    tracing::info!(took_ms = started.elapsed().as_millis(), "passed the take-over barrier");
 }
 
 /// Tells this process from every other one, also from its own earlier life.

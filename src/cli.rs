@@ -24,7 +24,8 @@ use query::{
 };
 use values::{parse_bool, parse_duration};
 
-use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use apiserver::wire::Accept;
+use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 pub use crate::serving_flags::ServingArgs;
 use crate::telemetry::LoggingFormat;
@@ -88,18 +89,6 @@ impl Command {
             _ => None,
         }
     }
-}
-
-/// How objects travel between the API server and the daemon.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ContentType {
-    /// Kubernetes' protobuf, where the server has it.
-    #[default]
-    #[value(name = "application/vnd.kubernetes.protobuf")]
-    Protobuf,
-    /// JSON.
-    #[value(name = "application/json")]
-    Json,
 }
 
 /// Exit codes of the daemon, and of the demo, for their help.
@@ -179,7 +168,7 @@ pub struct RunArgs {
 
     /// How objects are read from the API server.
     #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
-    pub kube_api_content_type: ContentType,
+    pub kube_api_content_type: Accept,
 
     /// How log lines look.
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]

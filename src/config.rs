@@ -27,19 +27,10 @@ use error::refuse;
 use crate::{
     attach_detach::{AttachDetachOptions, options::ForcePolicy},
     binder::BinderOptions,
-    cli::{ContentType, RunArgs},
+    cli::RunArgs,
     host_plugins::{self, options::PluginOptions},
     telemetry::{LogConfig, filter},
 };
-
-impl From<ContentType> for Accept {
-    fn from(content_type: ContentType) -> Self {
-        match content_type {
-            ContentType::Protobuf => Self::Protobuf,
-            ContentType::Json => Self::Json,
-        }
-    }
-}
 
 /// KCM's lease. Who copies its arguments must not make the two wait for each other.
 const LEASE_OF_KCM: &str = "kube-controller-manager";
@@ -63,7 +54,7 @@ pub struct Config {
     /// Client-side limit, if asked for.
     pub rate_limit: Option<RateLimit>,
     /// How objects are read from the API server.
-    pub content_type: ContentType,
+    pub content_type: Accept,
     /// Threads that run tasks; `None` means one for each core, at most 4.
     pub worker_threads: usize,
     /// How to serve.
@@ -266,7 +257,7 @@ mod tests {
             own_namespace: None,
             request_timeout: Duration::from_millis(11_500),
             rate_limit: None,
-            content_type: ContentType::Protobuf,
+            content_type: Accept::Protobuf,
             worker_threads: 1,
             serving: serving::Options {
                 address: "::".parse().unwrap(),

@@ -5,16 +5,17 @@
 
 use std::time::Duration;
 
+use apiserver::wire::Accept;
 use serde_json::{Value, json};
 
-use crate::{cli::ContentType, config::Config};
+use crate::config::Config;
 
 /// The configuration in force, with the names of KCM's KubeControllerManagerConfiguration where it has the setting.
 #[must_use]
 pub fn configz(config: &Config) -> Value {
     let content_type = match config.content_type {
-        ContentType::Protobuf => "application/vnd.kubernetes.protobuf",
-        ContentType::Json => "application/json",
+        Accept::Protobuf => "application/vnd.kubernetes.protobuf",
+        Accept::Json => "application/json",
     };
     let timing = config.election;
     let (serving, force) = (&config.serving, &config.attach_detach.force);

@@ -111,12 +111,8 @@ impl FenceWatch {
                 self.objects.unfenced().settle(until);
             }
             self.objects.unfenced().drain(vigil.drains(now));
-            self.follow(standing, now);
             self.metrics.set(standing, &look);
-            if is_news {
-                self.told.send_replace(standing.clone());
-                self.tell(standing, now);
-            }
+            self.follow(standing, is_news, now);
             if now >= looks_again {
                 looks_again = now + UNNEEDED_EVERY;
                 self.look_for_unneeded().await;
@@ -148,21 +144,33 @@ impl FenceWatch {
         self.alarms.set(FENCE_UNNEEDED, text);
     }
 
-    fn follow(&self, standing: &VigilState, now: Instant) {
+    fn follow(&self, standing: &VigilState, is_news: bool, now: Instant) {
         match standing {
+            VigilState::Waiting(why) if is_news => tracing::info!(reason = why, "waiting for the fence"),
             VigilState::Waiting(_) => {}
-            VigilState::Enforced(_) => {
+            VigilState::Enforced(proven) => {
                 self.objects.unfenced().found();
                 self.alarms.set(FENCE_LOST, None);
                 if !self.has_election && !self.proven.is_cancelled() {
                     self.leadership.set(Term::Unlimited);
                 }
                 self.proven.cancel();
+                if is_news {
+                    tracing::info!(?proven, "the fence is enforced");
+                }
             }
             VigilState::Lost(why) => {
                 self.objects.unfenced().lost(now, MEMORY);
                 self.alarms.set(FENCE_LOST, Some(self.loss(why, now)));
+                if is_news {
+                    tracing::warn!(reason = why, "the fence is lost");
+                    // The alarm says the same.
+                    let _ = self.event(why, now).map(|event| self.events.record(event));
+                }
             }
+        }
+        if is_news {
+            self.told.send_replace(standing.clone());
         }
     }
 
@@ -173,20 +181,6 @@ impl FenceWatch {
             None => "mooring detaches, releases and deletes again unless it sees another controller write",
         };
         format!("{why}: {holds_up}")
-    }
-
-    fn tell(&self, standing: &VigilState, now: Instant) {
-        match standing {
-            VigilState::Waiting(why) => tracing::info!(reason = why, "waiting for the fence"),
-            VigilState::Enforced(proven) => tracing::info!(?proven, "the fence is enforced"),
-            VigilState::Lost(why) => {
-                tracing::warn!(reason = why, "the fence is lost");
-                if let Some(event) = self.event(why, now) {
-                    // The alarm says the same.
-                    let _ = self.events.record(event);
-                }
-            }
-        }
     }
 
     /// Each replica sees the loss, and the leader records it.
@@ -253,10 +247,10 @@ mod tests {
         let held = "fence_lost: it is gone: nothing is detached, released or deleted for now";
         let over = "fence_lost: it is gone: mooring detaches, releases and deletes again unless it sees another controller write";
         for (minutes, expected) in [(0, held), (9, held), (10, over), (600, over)] {
-            watch.follow(&lost, start + Duration::from_mins(minutes));
+            watch.follow(&lost, false, start + Duration::from_mins(minutes));
             assert_eq!(watch.alarms.raised(), [expected], "{minutes}");
         }
-        watch.follow(&VigilState::Enforced(Proven::No), start + Duration::from_mins(601));
+        watch.follow(&VigilState::Enforced(Proven::No), false, start + Duration::from_mins(601));
         assert_eq!(watch.alarms.raised(), [""; 0]);
     }
 

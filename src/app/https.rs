@@ -1,13 +1,13 @@
 //! What it takes to serve: the socket, the certificate, and who lets clients in.
 
-use std::{net::SocketAddr, path::Path, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::anyhow;
 use apiserver::connect::ApiServer;
 use serving::{DelegatedAuth, Measures, OwnCertificate, Reviewer, Server};
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::config::Config;
+use crate::{config::Config, supervise::Workplace};
 
 /// How to serve, as it is configured.
 pub(super) fn serving(config: &Config) -> serving::Options {
@@ -27,52 +27,42 @@ pub(super) struct BoundServer {
 }
 
 /// What an operator may have got wrong about serving, before anything that others see: where to serve, and which
-/// API servers review tokens and access. Who serves nowhere needs none of it.
-pub(super) async fn bind_server(
+/// API servers review tokens and access. Who serves nowhere needs none of it. Also who lets clients in: reviews have connections
+/// of their own.
+pub(super) async fn prepare(
     serving: &serving::Options,
     api: &ApiServer,
-) -> anyhow::Result<(Option<BoundServer>, [ApiServer; 2])> {
-    if serving.port == 0 {
-        return Ok((None, [api.clone(), api.clone()]));
-    }
-    if !serving.skipped_cipher_suites.is_empty() {
-        let skipped = serving.skipped_cipher_suites.join(", ");
-        tracing::warn!(skipped, "--tls-cipher-suites: only cipher suites without known weaknesses are used");
-    }
-    let own = Arc::new(OwnCertificate::load(&serving.certificate, &own_names(serving))?);
-    let tls = serving::server_config(serving, Arc::clone(&own))?;
-    let server = Server::bind(SocketAddr::new(serving.address, serving.port))?;
-    let authentication = serving.authentication_kubeconfig.as_deref();
-    let authentication = reviewing("--authentication-kubeconfig", authentication, api).await?;
-    let authorization = serving.authorization_kubeconfig.as_deref();
-    let authorization = reviewing("--authorization-kubeconfig", authorization, api).await?;
-    Ok((Some(BoundServer { server, tls, own }), [authentication, authorization]))
-}
-
-/// The API server that reviews clients: a given one, or the one that the daemon works on.
-async fn reviewing(
-    flag: &'static str,
-    kubeconfig: Option<&Path>,
-    api: &ApiServer,
-) -> anyhow::Result<ApiServer> {
-    match kubeconfig {
-        Some(file) => Ok(ApiServer::read(flag, file).await?),
-        None => Ok(api.clone()),
-    }
-}
-
-/// Who lets clients in. Reviews have connections of their own.
-pub(super) fn build_auth(
-    serving: &serving::Options,
-    [authentication, authorization]: &[ApiServer; 2],
     measures: &Measures,
-) -> anyhow::Result<DelegatedAuth> {
-    let auth = DelegatedAuth::new(
-        serving,
-        Reviewer::new(authentication.client()?, measures.clone()),
-        Reviewer::new(authorization.client()?, measures.clone()),
-    );
-    auth.map_err(|problem| anyhow!(problem))
+    workplace: &Workplace,
+) -> anyhow::Result<(Option<BoundServer>, DelegatedAuth)> {
+    let (mut bound, mut reviewers) = (None, [api.clone(), api.clone()]);
+    if serving.port != 0 {
+        if !serving.skipped_cipher_suites.is_empty() {
+            let skipped = serving.skipped_cipher_suites.join(", ");
+            tracing::warn!(
+                skipped,
+                "--tls-cipher-suites: only cipher suites without known weaknesses are used"
+            );
+        }
+        let own = Arc::new(OwnCertificate::load(&serving.certificate, &own_names(serving))?);
+        let tls = serving::server_config(serving, Arc::clone(&own))?;
+        let server = Server::bind(SocketAddr::new(serving.address, serving.port))?;
+        bound = Some(BoundServer { server, tls, own });
+        let files = [&serving.authentication_kubeconfig, &serving.authorization_kubeconfig];
+        let flags = ["--authentication-kubeconfig", "--authorization-kubeconfig"];
+        for ((reviewer, file), flag) in reviewers.iter_mut().zip(files).zip(flags) {
+            if let Some(file) = file {
+                *reviewer = ApiServer::read(flag, file).await?;
+            }
+        }
+    }
+    let auth = workplace.enter(|| {
+        let [authentication, authorization] = reviewers.map(|api| api.client());
+        let reviewer = |client| Reviewer::new(client, measures.clone());
+        DelegatedAuth::new(serving, reviewer(authentication?), reviewer(authorization?))
+            .map_err(|it| anyhow!(it))
+    });
+    Ok((bound, auth?))
 }
 
 /// Names for a certificate that is made here.

@@ -1,4 +1,4 @@
-//! The subsystems: what each is built from, and where it explains itself. A subsystem is added in [`subsystems()`].
+//! The subsystems: what each is built from, and where it explains itself. A subsystem is added in [`subsystem()`].
 
 use std::sync::Arc;
 
@@ -64,8 +64,10 @@ pub struct Parts {
 pub struct Subsystem {
     pub(super) name: &'static str,
     pub(super) running: BoxFuture<'static, ()>,
-    /// Where and how it explains what it does: all of it, or what a query asks for.
-    pub(super) explained: (&'static str, Box<MakeRows>),
+    /// Where it explains what it does.
+    pub(super) page: &'static str,
+    /// All of that, or what a query asks for.
+    pub(super) rows: Box<MakeRows>,
 }
 
 /// A page, and the past of what was asked for.
@@ -77,48 +79,37 @@ struct Document<Page> {
     history: Option<Vec<Past>>,
 }
 
-/// Builds the subsystems.
+/// Builds the subsystem of a controller.
 ///
 /// # Errors
 /// A metric that cannot be registered.
-pub fn subsystems(parts: &Parts) -> anyhow::Result<Vec<Subsystem>> {
-    let subsystem = |controller: &StorageController| {
-        let objects = Arc::clone(&parts.objects);
-        match controller {
-            StorageController::AttachDetach => attach_detach_subsystem(parts),
-            StorageController::Binder => binder_subsystem(parts),
-            StorageController::ClaimProtection => {
-                small_subsystem(parts, ClaimProtection::new(objects), ("/debug/claim-protection", &["claim"]))
-            }
-            StorageController::VolumeProtection => small_subsystem(
-                parts,
-                VolumeProtection::new(objects),
-                ("/debug/volume-protection", &["volume"]),
-            ),
-            StorageController::AttributesClassProtection => small_subsystem(
-                parts,
-                AttributesClassProtection::new(objects),
-                ("/debug/vac-protection", &["vac"]),
-            ),
-            StorageController::EphemeralVolumes => small_subsystem(
-                parts,
-                EphemeralVolumes::new(objects, &parts.metrics)?,
-                ("/debug/ephemeral-volumes", &["pod"]),
-            ),
-            StorageController::Expander => {
-                small_subsystem(parts, Expander::new(objects), ("/debug/expander", &["claim"]))
-            }
+pub(super) fn subsystem(parts: &Parts, controller: StorageController) -> anyhow::Result<Subsystem> {
+    let objects = Arc::clone(&parts.objects);
+    match controller {
+        StorageController::AttachDetach => attach_detach_subsystem(parts),
+        StorageController::Binder => binder_subsystem(parts),
+        StorageController::ClaimProtection => {
+            small_subsystem(parts, ClaimProtection::new(objects), "/debug/claim-protection")
         }
-    };
-    parts.config.controllers.running.iter().map(subsystem).collect()
+        StorageController::VolumeProtection => {
+            small_subsystem(parts, VolumeProtection::new(objects), "/debug/volume-protection")
+        }
+        StorageController::AttributesClassProtection => {
+            small_subsystem(parts, AttributesClassProtection::new(objects), "/debug/vac-protection")
+        }
+        StorageController::EphemeralVolumes => {
+            let controller = EphemeralVolumes::new(objects, &parts.metrics)?;
+            small_subsystem(parts, controller, "/debug/ephemeral-volumes")
+        }
+        StorageController::Expander => small_subsystem(parts, Expander::new(objects), "/debug/expander"),
+    }
 }
 
-/// A controller that needs nothing but the tables and what every controller is given: where its page is, and the fields by
-/// which the page finds the past of an object.
+/// A controller that needs nothing but the tables and what every controller is given, and where its page is.
 fn small_subsystem<C: Controller<Call: Sent<Answer = C::Answer>>>(
     parts: &Parts,
     controller: C,
-    page: (&'static str, &'static [&'static str]),
+    page: &'static str,
 ) -> anyhow::Result<Subsystem> {
     let runner = Runner::new(
         (controller, Requests::new(&parts.caller)),
@@ -140,26 +131,24 @@ fn attach_detach_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
         (&parts.metrics, parts.alarms.clone()),
         (parts.lease_note.clone(), parts.traces.clone()),
     )?;
-    let page = ("/debug/attach-detach", &["attachment", "node"][..]);
-    Ok(of_runner(parts, "attach-detach", runner, page))
+    Ok(of_runner(parts, "attach-detach", runner, "/debug/attach-detach"))
 }
 
-/// A runner that keeps the past, where its page is, and the fields of a query by which the page finds the past of an object.
+/// A runner that keeps the past, and where its page is.
 fn of_runner<C: Controller, E: Executor<C>>(
     parts: &Parts,
     name: &'static str,
     mut runner: Runner<C, E>,
-    (explained_at, past_of): (&'static str, &'static [&'static str]),
+    page: &'static str,
 ) -> Subsystem {
     let (board, history) = (runner.board(), parts.history.clone());
     runner.remember(history.clone());
     let running = Box::pin(runner.run(parts.planning.clone()));
-    let document = move |query: Option<&str>| {
+    let rows = move |query: Option<&str>| {
         let asked = Asked::parse(query);
-        let history = asked.past(past_of, &history);
-        Answer::json(&Document { page: board.page(&asked), history })
+        Answer::json(&Document { page: board.page(&asked), history: asked.past(&history) })
     };
-    Subsystem { name, running, explained: (explained_at, Box::new(document)) }
+    Subsystem { name, running, page, rows: Box::new(rows) }
 }
 
 fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
@@ -180,5 +169,5 @@ fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
         (&parts.metrics, parts.alarms.clone()),
         parts.traces.clone(),
     )?;
-    Ok(of_runner(parts, "binder", runner, ("/debug/binder", &["claim", "volume"])))
+    Ok(of_runner(parts, "binder", runner, "/debug/binder"))
 }

@@ -8,14 +8,14 @@
 use std::ffi::OsString;
 
 use super::{
-    kcm_flags::{self, Flag, GATES, Treatment},
+    kcm_flags::{self, Flag, Treatment},
     values::parse_bool,
 };
 
 /// A flag that was given and has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ignored {
-    /// As it was given, with its dashes, without a value; a feature gate with both.
+    /// As it was given, with its dashes, without a value.
     pub flag: String,
     /// Why it has none.
     pub reason: &'static str,
@@ -102,31 +102,12 @@ fn apply(flag: Flag, value: Option<OsString>, sorted: &mut Sorted) -> Result<(),
             }
             sorted.ignored.push(ignored(flag, "with this value it means nothing here"));
         }
-        Treatment::FeatureGates => feature_gates(&text, sorted)?,
     }
     Ok(())
 }
 
 fn ignored(flag: Flag, reason: &'static str) -> Ignored {
     Ignored { flag: format!("--{}", flag.name), reason }
-}
-
-/// KCM: component-base/featuregate/registry.go, Set: gates are `name=value` or `component:name=value`.
-fn feature_gates(list: &str, sorted: &mut Sorted) -> Result<(), String> {
-    for pair in list.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-        let mistake = |problem: &str| format!("--feature-gates: {pair}: {problem}");
-        let (name, value) = pair.split_once('=').ok_or_else(|| mistake("is not name=true or name=false"))?;
-        let value = parse_bool(value.trim()).map_err(|problem| mistake(&problem))?;
-        let (component, name) = name.trim().split_once(':').unwrap_or(("kube", name.trim()));
-        match GATES.iter().find(|gate| component == "kube" && gate.name == name) {
-            Some(gate) if gate.value != value => return Err(mistake(gate.reason)),
-            _ => sorted.ignored.push(Ignored {
-                flag: format!("--feature-gates={name}={value}"),
-                reason: "the two loops do not depend on it, or have it already",
-            }),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -172,10 +153,14 @@ mod tests {
             "--allocate-node-cidrs",
             "--v=2",
             "--contention-profiling=false",
+            "--feature-gates=SELinuxMount=true,AllBeta=true",
         ];
         let (arguments, ignored) = sorted(&words).unwrap();
         assert_eq!(arguments, ["--v=2"]);
-        assert_eq!(ignored, ["--cluster-cidr", "--allocate-node-cidrs", "--contention-profiling"]);
+        assert_eq!(
+            ignored,
+            ["--cluster-cidr", "--allocate-node-cidrs", "--contention-profiling", "--feature-gates"]
+        );
     }
 
     #[test]
@@ -194,21 +179,5 @@ mod tests {
         }
         let words = ["--enable-leader-migration=f", "--master=", "--emulated-version=1.36"];
         assert_eq!(sorted(&words).unwrap().0, [""; 0]);
-    }
-
-    #[test]
-    fn feature_gates_are_refused_where_the_loops_depend_on_them() {
-        let line = |gates: &str| sorted(&["--feature-gates", gates]).unwrap_err();
-        assert_eq!(
-            line("SELinuxMount=true,CoordinatedLeaderElection=true"),
-            "--feature-gates: CoordinatedLeaderElection=true: replicas agree by the Lease alone"
-        );
-        assert!(line("kube:VolumeAttributesClass=false").contains("matched by their VolumeAttributesClass"));
-        assert!(line("AllBeta=true").contains("name the gates"));
-        assert!(line("SELinuxMount").contains("is not name=true"));
-        assert!(line("SELinuxMount=maybe").contains("not a boolean"));
-        let gates = "SELinuxMount=true,VolumeAttributesClass=true,other:AllBeta=true,kube:AllAlpha=false";
-        let (arguments, ignored) = sorted(&["--feature-gates", gates]).unwrap();
-        assert_eq!((arguments.len(), ignored.len()), (0, 4));
     }
 }

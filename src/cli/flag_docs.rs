@@ -11,7 +11,7 @@ use clap::CommandFactory;
 
 use super::{
     Cli,
-    kcm_flags::{self, GATES, LISTED, TREATED, Treatment},
+    kcm_flags::{self, LISTED, TREATED, Treatment},
 };
 
 /// The default of each flag of kube-controller-manager.
@@ -114,15 +114,6 @@ fn document() -> String {
             row(&mut text, &[&format!("`--{}`", flag.name), reason, &unless.join(", ")]);
         }
     }
-    text.push_str(
-        "\n`--feature-gates` is refused where it sets one of these to another value, and else ignored:\n\n",
-    );
-    row(&mut text, &["Gate", "Value", "Why"]);
-    row(&mut text, &["---", "---", "---"]);
-    for gate in GATES {
-        row(&mut text, &[&format!("`{}`", gate.name), &format!("`{}`", gate.value), gate.reason]);
-    }
-
     text.push_str("\n## Ignored\n\n");
     row(&mut text, &["Why", "Flags"]);
     row(&mut text, &["---", "---"]);

@@ -20,32 +20,6 @@ pub enum Treatment {
         /// Values that change nothing.
         unless: &'static [&'static str],
     },
-    /// Ignored, but for the gates in [`GATES`].
-    FeatureGates,
-}
-
-/// A feature gate that the two loops, or the election of the one that runs them, depend on.
-#[derive(Clone, Copy, Debug)]
-pub struct Gate {
-    /// Its name.
-    pub name: &'static str,
-    /// The value that mooring behaves as if it had.
-    pub value: bool,
-    /// Why it cannot have the other.
-    pub reason: &'static str,
-}
-
-/// The gates that matter. Found where `pkg/controller/volume/{attachdetach,persistentvolume}` and what they
-/// call outside the kubelet's part of `pkg/volume` ask for a gate, and where `controllermanager.go` elects.
-pub const GATES: &[Gate] = &[
-    gate("VolumeAttributesClass", true, "claims and volumes are matched by their VolumeAttributesClass"),
-    gate("CoordinatedLeaderElection", false, "replicas agree by the Lease alone"),
-    gate("AllAlpha", false, "name the gates you mean"),
-    gate("AllBeta", false, "name the gates you mean"),
-];
-
-const fn gate(name: &'static str, value: bool, reason: &'static str) -> Gate {
-    Gate { name, value, reason }
 }
 
 const fn ignored(reason: &'static str) -> Treatment {
@@ -81,7 +55,6 @@ pub(super) const TREATED: &[(Treatment, &str)] = &[
          disable-force-detach-on-timeout enable-dynamic-provisioning enable-hostpath-provisioner help \
          leader-elect profiling version",
     ),
-    (Treatment::FeatureGates, "feature-gates"),
     (
         refused("mooring behaves as 1.36 does and cannot pretend to be older", &["", "1.36", "kube=1.36"]),
         "emulated-version",
@@ -122,7 +95,13 @@ pub(super) const TREATED: &[(Treatment, &str)] = &[
         ),
         "min-resync-period",
     ),
-    (ignored("no feature gate that the two loops ask for depends on it"), "min-compatibility-version"),
+    // VolumeAttributesClass, the one that the loops ask for, is locked since 1.36; CoordinatedLeaderElection is for the election.
+    (
+        ignored(
+            "no feature gate that can be set changes what the two loops do, and replicas agree by the Lease alone",
+        ),
+        "feature-gates min-compatibility-version",
+    ),
     (
         ignored("FlexVolume is not supported, and pods with volumes of that kind wait"),
         "flex-volume-plugin-dir",

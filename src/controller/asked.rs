@@ -57,14 +57,12 @@ impl Asked {
         self.is_all() || names.iter().any(is_named)
     }
 
-    /// What happened to the objects that are asked for, under the fields that are of this page; `None` if all rows are
-    /// asked for.
-    pub fn past(&self, fields: &[&str], history: &History) -> Option<Vec<Past>> {
+    /// What happened to the objects that are asked for; `None` if all rows are asked for.
+    pub fn past(&self, history: &History) -> Option<Vec<Past>> {
         if self.is_all() {
             return None;
         }
-        let of_page = self.0.iter().filter(|(field, _)| fields.contains(&field.as_str()));
-        let names = of_page.flat_map(|(field, values)| values.iter().map(move |name| (field, name)));
+        let names = self.0.iter().flat_map(|(field, values)| values.iter().map(move |name| (field, name)));
         let objects = names.filter_map(|(field, name)| named(field, name));
         let past = objects.flat_map(|object| {
             let changes = history.of(&object);
@@ -133,9 +131,8 @@ mod tests {
         ] {
             history.note(&Transition { object, ..example() }, Timestamp::UNIX_EPOCH);
         }
-        let fields = ["claim", "attachment"];
-        assert!(Asked::parse(None).past(&fields, &history).is_none());
-        let past = |query| json!(Asked::parse(Some(query)).past(&fields, &history));
+        assert!(Asked::parse(None).past(&history).is_none());
+        let past = |query| json!(Asked::parse(Some(query)).past(&history));
         let found = past("claim=shop/data&claim=shop/none&attachment=csi-1");
         let objects: Vec<_> = found.as_array().unwrap().iter().map(|one| &one["object"]).collect();
         assert_eq!(objects, ["VolumeAttachment/csi-1", "PersistentVolumeClaim/data"]);
@@ -144,7 +141,5 @@ mod tests {
             (&json!("shop"), &json!("1970-01-01T00:00:00Z"))
         );
         assert_eq!(past("claim=data&bogus=x"), json!([]));
-        let of_another_page = Asked::parse(Some("claim=shop/data")).past(&["attachment"], &history);
-        assert_eq!(json!(of_another_page), json!([]));
     }
 }

@@ -17,15 +17,19 @@ pub fn words_of(container: &Value) -> Vec<&str> {
     lists.filter_map(Value::as_array).flatten().filter_map(Value::as_str).collect()
 }
 
+/// What follows the name in a word that is this flag: `=` and a value, or nothing. In a name, `_` is as good as `-`.
+fn rest_of<'a>(word: &'a str, flag: &str) -> Option<&'a str> {
+    let (name, rest) = word.split_at(word.find('=').unwrap_or(word.len()));
+    (name.replace('_', "-") == flag).then_some(rest)
+}
+
 /// All values of a flag.
 pub fn values<'a>(words: &[&'a str], flag: &str) -> Vec<&'a str> {
     let mut found = Vec::new();
     let mut words = words.iter().copied();
     while let Some(word) = words.next() {
-        match word.strip_prefix(flag) {
-            Some("") => found.extend(words.next()),
-            Some(rest) => found.extend(rest.strip_prefix('=')),
-            None => {}
+        if let Some(rest) = rest_of(word, flag) {
+            found.extend(rest.strip_prefix('=').or_else(|| words.next()));
         }
     }
     found
@@ -53,12 +57,10 @@ pub(crate) fn parse_bool(text: &str) -> Result<bool, String> {
 
 /// Whether a flag without a value, or with a true one, is given; `unset` if it is not given at all.
 pub fn is_on(words: &[&str], flag: &str, unset: bool) -> bool {
-    let last = words.iter().rev().find_map(|word| match word.strip_prefix(flag)? {
-        "" => Some(true),
-        // What cannot be read ends the program.
-        rest => rest.strip_prefix('=').map(|value| parse_bool(value).unwrap_or(false)),
-    });
-    last.unwrap_or(unset)
+    let last = words.iter().rev().find_map(|word| rest_of(word, flag));
+    // What cannot be read ends the program.
+    let is_true = |rest: &str| rest.strip_prefix('=').is_none_or(|value| parse_bool(value).unwrap_or(false));
+    last.map_or(unset, is_true)
 }
 
 /// Namespace and name of the daemon's lease, by its arguments.
@@ -84,11 +86,11 @@ mod tests {
     fn the_last_of_a_flag_counts_and_lists_are_joined_in_one_word_or_two() {
         let spec = json!({ "containers": [
             { "command": ["mooring", "run", "--a=1", "--a=2", "--on"] },
-            { "args": ["--b", "3", "--on=false", "--on-top=True", "--bare"] },
+            { "args": ["--b", "3", "--on=false", "--on_top=True", "--of_a=a_b", "--bare"] },
         ]});
         let words = words(&spec);
-        let values = ["--a", "--b", "--bare", "--c"].map(|flag| value(&words, flag));
-        assert_eq!(values, [Some("2"), Some("3"), None, None]);
+        let values = ["--a", "--b", "--of-a", "--bare", "--c"].map(|flag| value(&words, flag));
+        assert_eq!(values, [Some("2"), Some("3"), Some("a_b"), None, None]);
         assert_eq!(controllers(&words), "*");
         assert_eq!(controllers(&["--controllers=*,a", "--controllers", "-b"]), "*,a,-b");
         let is_on = |flag: &str| [false, true].map(|unset| is_on(&words, flag, unset));

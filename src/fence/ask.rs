@@ -5,7 +5,7 @@ use std::time::Duration;
 use apiserver::{connect::ApiServer, error_chain};
 use http::{HeaderValue, Method, Request, header::CONTENT_TYPE};
 use kube::Client;
-use serde_json::Value;
+use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::timeout;
 
@@ -127,10 +127,29 @@ pub async fn read(client: &Client, path: &str) -> Result<Option<Value>, NoAnswer
     }
 }
 
+/// Patches an object on the revision that was read.
+///
+/// # Errors
+/// See [`ask`].
+pub async fn patch(client: &Client, path: &str, read: &Value, mut changes: Value) -> Result<(), NoAnswer> {
+    let metadata =
+        changes.as_object_mut().map(|fields| fields.entry("metadata").or_insert_with(|| json!({})));
+    let Some(Value::Object(metadata)) = metadata else {
+        return Err(NoAnswer::Unknown("a patch of no fields".to_owned()));
+    };
+    let revision = read.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
+    metadata.insert("resourceVersion".to_owned(), revision);
+    ask(client, Method::PATCH, path, Some(&changes)).await.map(drop)
+}
+
+/// A text of an object; empty if there is none.
+pub fn text<'a>(object: &'a Value, at: &str) -> &'a str {
+    object.pointer(at).and_then(Value::as_str).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use kube::client::Body;
-    use serde_json::json;
     use tokio::time::sleep;
 
     use super::*;

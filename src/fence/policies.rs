@@ -135,7 +135,7 @@ impl Fence {
     /// What tells one content of the fence from every other, within the message of a denial.
     #[must_use]
     pub fn mark(&self) -> String {
-        let content = json!([self.policy_spec(""), self.binding_spec()]).to_string();
+        let content = json!([self.policy_spec(""), self.binding()]).to_string();
         let digest = Sha256::digest(content.as_bytes());
         let head = digest.iter().take(6).fold(0_u64, |head, byte| head << 8 | u64::from(*byte));
         format!("{MARK}{head:012x})")
@@ -185,10 +185,6 @@ impl Fence {
     /// The spec of the binding.
     #[must_use]
     pub fn binding(&self) -> Value {
-        self.binding_spec()
-    }
-
-    fn binding_spec(&self) -> Value {
         json!({ "policyName": self.name(), "validationActions": ["Deny"] })
     }
 

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::{
     ask::{NoAnswer, ask, read},
     policies::{API, BINDINGS, DRAIN, Fence, NAME_BEGINS, POLICIES},
-    state::{FenceLook, FenceSeen, FenceState, ProbeAnswer, refused_by_others},
+    state::{FenceLook, FenceSeen, FenceState, refused_by_others},
 };
 
 /// How long a look may take, however many requests it has.
@@ -42,11 +42,11 @@ pub async fn look(
         }
     };
     // One request after the other: side by side, each would have a connection of its own.
-    let late = |limit: Duration| format!("no answer within {limit:?}");
+    let late = |limit: Duration| NoAnswer::Unknown(format!("no answer within {limit:?}"));
     let unread = || FenceSeen {
         policy: Err(late(LONGEST_HEARING)),
         binding: Err(late(LONGEST_LOOK)),
-        probe: ProbeAnswer::None(late(LONGEST_LOOK)),
+        probe: Err(late(LONGEST_LOOK)),
     };
     let mut seen: Vec<FenceSeen> = fences.iter().map(|_| unread()).collect();
     let hearing = async {
@@ -85,29 +85,28 @@ pub async fn raised(
 ) -> Result<Vec<&'static Fence>, NoAnswer> {
     let mut raised = Vec::new();
     for fence in fences {
-        if read(client, &format!("/apis/{API}/{}/{}", POLICIES.1, fence.name())).await?.is_some() {
+        if object(client, POLICIES.1, fence).await?.is_some() {
             raised.push(fence);
         }
     }
     Ok(raised)
 }
 
-async fn object(client: &Client, plural: &str, fence: &Fence) -> Result<Option<Value>, String> {
-    let object = read(client, &format!("/apis/{API}/{plural}/{}", fence.name())).await;
-    object.map_err(|error| error.to_string())
+async fn object(client: &Client, plural: &str, fence: &Fence) -> Result<Option<Value>, NoAnswer> {
+    read(client, &format!("/apis/{API}/{plural}/{}", fence.name())).await
 }
 
 /// What refuses the probes, apart from fences: no fence denies this one.
 pub async fn hidden(client: &Client) -> Option<String> {
     let name = format!("{NAME_BEGINS}nobody");
     match probe(client, &name).await {
-        ProbeAnswer::Refused(words) => Some(refused_by_others(&name, &words)),
-        ProbeAnswer::Accepted | ProbeAnswer::None(_) => None,
+        Err(NoAnswer::Refused(_, words)) => Some(refused_by_others(&name, &words)),
+        Ok(_) | Err(NoAnswer::Unknown(_)) => None,
     }
 }
 
 /// The dry run of a create that the fence of that name denies to everybody.
-async fn probe(client: &Client, name: &str) -> ProbeAnswer {
+async fn probe(client: &Client, name: &str) -> Result<Value, NoAnswer> {
     let attachment = json!({
         "apiVersion": "storage.k8s.io/v1",
         "kind": "VolumeAttachment",
@@ -115,11 +114,7 @@ async fn probe(client: &Client, name: &str) -> ProbeAnswer {
         "spec": { "attacher": "mooring.dev", "nodeName": name, "source": { "persistentVolumeName": name } },
     });
     let path = "/apis/storage.k8s.io/v1/volumeattachments?dryRun=All";
-    match ask(client, Method::POST, path, Some(&attachment)).await {
-        Ok(_) => ProbeAnswer::Accepted,
-        Err(NoAnswer::Refused(_, words)) => ProbeAnswer::Refused(words),
-        Err(NoAnswer::Unknown(why)) => ProbeAnswer::None(why),
-    }
+    ask(client, Method::POST, path, Some(&attachment)).await
 }
 
 /// When the process of the server began, as its metrics have it.

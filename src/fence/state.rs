@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    ask::lacks_right,
+    ask::{NoAnswer, lacks_right},
     policies::{Fence, MARK, NAME_BEGINS, RAISED},
 };
 
@@ -20,26 +20,15 @@ pub const UNBROKEN: Duration = Duration::from_mins(2);
 /// A server renews its lease every ten seconds. One that was not seen to for so long is gone.
 const SERVER_IS_GONE: Duration = Duration::from_mins(1);
 
-/// What an API server said to the probe.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProbeAnswer {
-    /// It refused it, in these words.
-    Refused(String),
-    /// It would have made the object.
-    Accepted,
-    /// It gave no answer that says either.
-    None(String),
-}
-
 /// What was seen of the fence of one loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FenceSeen {
     /// The policy; why it could not be read.
-    pub policy: Result<Option<Value>, String>,
+    pub policy: Result<Option<Value>, NoAnswer>,
     /// The binding, likewise.
-    pub binding: Result<Option<Value>, String>,
-    /// The answer to the probe.
-    pub probe: ProbeAnswer,
+    pub binding: Result<Option<Value>, NoAnswer>,
+    /// The answer to the probe: the object, if it would have been made.
+    pub probe: Result<Value, NoAnswer>,
 }
 
 /// How it stands.
@@ -55,6 +44,8 @@ pub enum FenceState {
     NotEnforced,
     /// The loop can write, or soon can: why.
     Gone(String),
+    /// There is no policy, so the loop can write or soon can, and whether there is a binding was not read: why.
+    HalfRead(String),
     /// The policy is that of another version of mooring: which, and who has raised it.
     Other(String),
     /// It cannot be told: why. If something else than the fence refuses the probe, that shows nothing of this server.
@@ -68,16 +59,16 @@ impl FenceState {
         *self == Self::Enforced
     }
 
-    /// Whether its objects have to be applied.
-    #[must_use]
-    pub fn is_to_be_raised(&self) -> bool {
-        matches!(self, Self::Absent | Self::Lingering | Self::Gone(_))
-    }
-
     /// Whether it cannot be told what this server does.
     #[must_use]
     pub fn is_untold(&self) -> bool {
         matches!(self, Self::Unknown(_))
+    }
+
+    /// Whether something of it was not read, so that nothing is to be done about it.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        matches!(self, Self::Unknown(_) | Self::HalfRead(_))
     }
 
     /// What is wrong with it, for people.
@@ -88,7 +79,7 @@ impl FenceState {
             Self::Absent => "there is no fence",
             Self::Lingering => "its objects are gone, and this API server denies yet",
             Self::NotEnforced => "the API server does not enforce this content of the fence",
-            Self::Gone(why) | Self::Other(why) | Self::Unknown(why) => why,
+            Self::Gone(why) | Self::HalfRead(why) | Self::Other(why) | Self::Unknown(why) => why,
         }
     }
 
@@ -98,11 +89,16 @@ impl FenceState {
         let name = fence.name();
         if let (Ok(None), Ok(None)) = (&seen.policy, &seen.binding) {
             match &seen.probe {
-                ProbeAnswer::Accepted => return Self::Absent,
-                ProbeAnswer::Refused(words) if words.contains(MARK) => return Self::Lingering,
+                Ok(_) => return Self::Absent,
+                Err(NoAnswer::Refused(_, words)) if words.contains(MARK) => return Self::Lingering,
                 // A fence could not be proven here.
-                probe => return Self::untold(&name, probe),
+                Err(answer) => return Self::untold(&name, answer),
             }
+        }
+        if let (Ok(None), Err(why)) = (&seen.policy, &seen.binding) {
+            return Self::HalfRead(format!(
+                "the policy {name} does not exist, and its binding cannot be read: {why}"
+            ));
         }
         if let Ok(Some(policy)) = &seen.policy
             && let Some(other) = mark_of(policy).filter(|mark| *mark != fence.mark())
@@ -127,19 +123,18 @@ impl FenceState {
             }
         }
         match &seen.probe {
-            ProbeAnswer::Refused(words) if words.contains(&fence.mark()) => Self::Enforced,
+            Err(NoAnswer::Refused(_, words)) if words.contains(&fence.mark()) => Self::Enforced,
             // Another content of it.
-            ProbeAnswer::Refused(words) if words.contains(MARK) => Self::NotEnforced,
-            ProbeAnswer::Accepted => Self::NotEnforced,
-            probe => Self::untold(&name, probe),
+            Err(NoAnswer::Refused(_, words)) if words.contains(MARK) => Self::NotEnforced,
+            Ok(_) => Self::NotEnforced,
+            Err(answer) => Self::untold(&name, answer),
         }
     }
 
-    fn untold(name: &str, probe: &ProbeAnswer) -> Self {
-        Self::Unknown(match probe {
-            ProbeAnswer::Refused(words) => refused_by_others(name, words),
-            ProbeAnswer::None(why) => format!("the probe {name} was not answered: {why}"),
-            ProbeAnswer::Accepted => format!("the probe {name} was accepted"),
+    fn untold(name: &str, answer: &NoAnswer) -> Self {
+        Self::Unknown(match answer {
+            NoAnswer::Refused(_, words) => refused_by_others(name, words),
+            NoAnswer::Unknown(why) => format!("the probe {name} was not answered: {why}"),
         })
     }
 }
@@ -208,6 +203,7 @@ pub enum Proven {
 /// What was seen, look by look, each on a fresh connection. Only the clock of this process is asked.
 #[derive(Clone, Debug, Default)]
 pub struct FenceProof {
+    /// Since when all was as it should be, and no look showed both its server and how many there are.
     since: Option<Instant>,
     /// Each process of a server that was as it should be: when it was seen first and last.
     servers: BTreeMap<String, (Instant, Instant)>,
@@ -236,14 +232,17 @@ impl FenceProof {
             (self.since, self.servers) = (None, BTreeMap::new());
             return Proven::No;
         }
-        let since = *self.since.get_or_insert(now);
         if let Some(server) = server {
             self.servers.entry(server.clone()).or_insert((now, now)).1 = now;
         }
         let is_counted = leases.is_some() && self.count > 0;
+        if is_counted && server.is_some() {
+            self.since = None;
+        }
+        let since = *self.since.get_or_insert(now);
         if is_counted && self.most_at_once() >= self.count {
             Proven::ByEachServer
-        } else if now >= since + UNBROKEN && !(is_counted && server.is_some()) {
+        } else if now >= since + UNBROKEN {
             Proven::ByTime
         } else {
             Proven::No

@@ -18,9 +18,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{
+    ask::NoAnswer,
     policies::{DRAIN, FENCES, Fence, RAISED},
     probe::{self, LONGEST_LOOK},
-    state::{FenceLook, FenceProof, FenceSeen, FenceState, ProbeAnswer, Proven, UNBROKEN},
+    state::{FenceLook, FenceProof, FenceSeen, FenceState, Proven, UNBROKEN},
 };
 
 const HEADER: &str = "# Printed from src/fence/policies.rs (MOORING_WRITE_DOCS=1 cargo test --lib fence). The finalizers keep a deleted fence\n\
@@ -55,12 +56,16 @@ fn each_fence_has_a_user_a_name_and_a_mark_of_its_own() {
     assert!(!fence.names("system:serviceaccount:kube-system:node-controller", "", "nodes/status"));
 }
 
+fn refused<T>(words: String) -> Result<T, NoAnswer> {
+    Err(NoAnswer::Refused(403, words))
+}
+
 fn seen(fence: &Fence) -> FenceSeen {
     let object = |spec: Value| Ok(Some(json!({ "metadata": { "name": "x" }, "spec": spec })));
     FenceSeen {
         policy: object(fence.policy()),
         binding: object(fence.binding()),
-        probe: ProbeAnswer::Refused(format!("denied request: {}", fence.mark())),
+        probe: refused(format!("denied request: {}", fence.mark())),
     }
 }
 
@@ -68,7 +73,7 @@ fn seen(fence: &Fence) -> FenceSeen {
 fn only_our_own_content_that_the_server_enforces_is_a_fence() {
     /// What is done to a fence that is as it should be, and what it is then.
     type Case = (&'static str, fn(&mut FenceSeen), &'static str);
-    let cases: [Case; 16] = [
+    let cases: [Case; 17] = [
         ("as it should be", |_| {}, "enforced"),
         (
             "deleted, and kept by its finalizer",
@@ -77,14 +82,14 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
         ),
         (
             "not there",
-            |seen| *seen = FenceSeen { policy: Ok(None), binding: Ok(None), probe: ProbeAnswer::Accepted },
+            |seen| *seen = FenceSeen { policy: Ok(None), binding: Ok(None), probe: Ok(Value::Null) },
             "absent",
         ),
         ("no policy", |seen| seen.policy = Ok(None), "does not exist"),
         (
             "not there, and another policy refuses the probe, as it would a fence's",
             |seen| {
-                let probe = ProbeAnswer::Refused("volumeattachments is forbidden".to_owned());
+                let probe = refused("volumeattachments is forbidden".to_owned());
                 *seen = FenceSeen { policy: Ok(None), binding: Ok(None), probe };
             },
             "unknown: the probe mooring-fence-",
@@ -124,19 +129,24 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
             },
             ", raised by jane with mooring 0.1",
         ),
-        ("the server has not read it yet", |seen| seen.probe = ProbeAnswer::Accepted, "not enforced"),
+        ("the server has not read it yet", |seen| seen.probe = Ok(Value::Null), "not enforced"),
         (
             "the server has another version of it",
-            |seen| seen.probe = ProbeAnswer::Refused("denied request: (fence 0000)".to_owned()),
+            |seen| seen.probe = refused("denied request: (fence 0000)".to_owned()),
             "not enforced",
         ),
         (
             "another policy denies it",
-            |seen| seen.probe = ProbeAnswer::Refused("denied request: no driver of that name".to_owned()),
+            |seen| seen.probe = refused("denied request: no driver of that name".to_owned()),
             "not by the fence: denied request: no driver of that name (exempt",
         ),
-        ("may not be read", |seen| seen.policy = Err("forbidden".to_owned()), "unknown"),
-        ("no answer", |seen| seen.probe = ProbeAnswer::None("timed out".to_owned()), "unknown"),
+        ("may not be read", |seen| seen.policy = refused("forbidden".to_owned()), "unknown"),
+        (
+            "no policy, and its binding has no answer",
+            |seen| (seen.policy, seen.binding) = (Ok(None), Err(NoAnswer::Unknown("no answer".to_owned()))),
+            "half read: the policy mooring-fence-",
+        ),
+        ("no answer", |seen| seen.probe = Err(NoAnswer::Unknown("timed out".to_owned())), "unknown"),
     ];
     for (name, change, expected) in cases {
         for fence in &FENCES {
@@ -148,6 +158,7 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
                 state @ FenceState::Lingering => state.why().to_owned(),
                 FenceState::NotEnforced => "not enforced".to_owned(),
                 FenceState::Gone(why) | FenceState::Other(why) => why,
+                FenceState::HalfRead(why) => format!("half read: {why}"),
                 FenceState::Unknown(why) => format!("unknown: {why}"),
             };
             assert!(found.contains(expected), "{name}: {found}");
@@ -155,7 +166,7 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
     }
 }
 
-fn with(object: &mut Result<Option<Value>, String>, at: &str, key: &str, value: Value) {
+fn with(object: &mut Result<Option<Value>, NoAnswer>, at: &str, key: &str, value: Value) {
     let object = object.as_mut().unwrap().as_mut().unwrap();
     object.pointer_mut(at).unwrap()[key] = value;
 }
@@ -228,6 +239,28 @@ fn where_servers_are_not_told_apart_two_unbroken_minutes_prove_it() {
     }
 }
 
+/// That a server was reached which is one of three is known for two minutes, whatever a later look does not show.
+#[test]
+fn one_look_that_shows_less_proves_nothing_of_servers_that_are_counted() {
+    for (server, is_listed) in [(None, true), (Some("a"), false), (None, false)] {
+        let (mut proof, start) = (FenceProof::default(), Instant::now());
+        let leases = |second| [("x", second), ("y", second), ("z", second)];
+        let unbroken = UNBROKEN.as_secs();
+        for second in 0..3 * unbroken - 1 {
+            let leases = leases(second);
+            let shows_less = second == unbroken + 5 || second >= 2 * unbroken;
+            let server = if shows_less { server } else { Some("a") };
+            let look = look(server, Some(&leases[..]).filter(|_| is_listed || !shows_less));
+            let proven = proof.note(true, &look, start + Duration::from_secs(second));
+            assert_eq!(proven, Proven::No, "{server:?} {is_listed} {second}");
+        }
+        // Since then nothing has told them apart.
+        let look = look(server, is_listed.then_some(&leases(3 * unbroken - 1)[..]));
+        let proven = proof.note(true, &look, start + Duration::from_secs(3 * unbroken - 1));
+        assert_eq!(proven, Proven::ByTime, "{server:?} {is_listed}");
+    }
+}
+
 /// That a policy asks for nothing new to be begun is heard before anything is probed; that none does is not believed where one
 /// could not be read.
 /// A server that answers each request after so long, and from so many on none.
@@ -263,7 +296,7 @@ async fn s14_of_a_slow_server_what_it_answered_in_time_counts() {
     let (open, _, took) = look(600, usize::MAX).await;
     assert!(took < LONGEST_LOOK && open.states == vec![FenceState::Absent; count], "{took:?} {open:?}");
     let (gone, heard, took) = look(100, count).await;
-    let is_gone = |state: &FenceState| matches!(state, FenceState::Gone(_));
+    let is_gone = |state: &FenceState| matches!(state, FenceState::HalfRead(_));
     assert!(gone.states.len() == count && gone.states.iter().all(is_gone), "no policy: {gone:?}");
     assert_eq!((heard, took), (Some(Ok(())), LONGEST_LOOK));
     let (_, heard, _) = look(100, count - 1).await;

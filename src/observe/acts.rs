@@ -13,18 +13,18 @@ use apiserver::{
         VolumeAttributesClass,
     },
     tables::Objects,
-    text::Text,
 };
+use serde_json::Value;
 
-use super::mutation::{Chosen, Mutation, MutationKind};
+use super::mutation::{Mutation, MutationKind};
 use crate::binder::annotations::{BIND_COMPLETED, MIGRATED_TO, STORAGE_PROVISIONER};
 use crate::expander::calls::STORAGE_RESIZER;
 
 /// Finalizers of the three protection controllers.
-pub(super) const PROTECTION: [&str; 3] =
+const PROTECTION: [&str; 3] =
     ["kubernetes.io/pvc-protection", "kubernetes.io/pv-protection", "kubernetes.io/vac-protection"];
 /// Finalizers that the binder puts on volumes; those who delete the storage take them off.
-pub(super) const DELETION_PROTECTION: [&str; 2] =
+const DELETION_PROTECTION: [&str; 2] =
     ["external-provisioner.volume.kubernetes.io/finalizer", "kubernetes.io/pv-controller"];
 
 /// An object at one revision, of a kind that the storage loops write to.
@@ -49,10 +49,22 @@ impl Shape {
             ObjectRef::Pod(_) | ObjectRef::Class(_) | ObjectRef::Driver(_) => return None,
         })
     }
+
+    /// The object after a patch.
+    pub(super) fn patched(mut self, body: &Value) -> Self {
+        match &mut self {
+            Self::Attachment(_) => {}
+            Self::Node(node) => Arc::make_mut(node).patch(body),
+            Self::Volume(volume) => Arc::make_mut(volume).patch(body),
+            Self::Claim(claim) => Arc::make_mut(claim).patch(body),
+            Self::Class(class) => Arc::make_mut(class).metadata.patch(body),
+        }
+        self
+    }
 }
 
 /// The mutations between two revisions of one object.
-pub(super) fn acts(before: Option<&Shape>, after: Option<&Shape>) -> Vec<Chosen> {
+pub(super) fn acts(before: Option<&Shape>, after: Option<&Shape>) -> Vec<Mutation> {
     match (before, after) {
         (None, Some(Shape::Attachment(made))) => {
             vec![attachment(MutationKind::Attach, made, &Uid::default())]
@@ -81,24 +93,24 @@ pub(super) fn acts(before: Option<&Shape>, after: Option<&Shape>) -> Vec<Chosen>
             volume(was, is)
         }
         (Some(Shape::Volume(was)), _) => {
-            let mut found = gone(&**was);
-            found.push(of(MutationKind::DeleteVolume, &**was, "").into());
+            let mut found = finalizers(&**was, &Meta::default());
+            found.push(deleted(was));
             found
         }
         (None, Some(Shape::Claim(made))) => {
             let is_of_pod = made.metadata.controller().is_some_and(|owner| owner.kind == "Pod");
             let object = ObjectRef::Claim(made.key());
             let created = Mutation::new(MutationKind::CreateClaim, object, &Uid::default(), "");
-            if is_of_pod { vec![created.into()] } else { Vec::new() }
+            if is_of_pod { vec![created] } else { Vec::new() }
         }
         (Some(Shape::Claim(was)), Some(Shape::Claim(is))) if was.metadata.uid == is.metadata.uid => {
             claim(was, is)
         }
-        (Some(Shape::Claim(was)), _) => gone(&**was),
+        (Some(Shape::Claim(was)), _) => finalizers(&**was, &Meta::default()),
         (Some(Shape::Class(was)), Some(Shape::Class(is))) if was.metadata.uid == is.metadata.uid => {
             finalizers(&**was, &is.metadata)
         }
-        (Some(Shape::Class(was)), _) => gone(&**was),
+        (Some(Shape::Class(was)), _) => finalizers(&**was, &Meta::default()),
         _ => Vec::new(),
     }
 }
@@ -107,26 +119,27 @@ fn of<T: Narrow>(kind: MutationKind, object: &T, value: &str) -> Mutation {
     Mutation::new(kind, T::object_ref(object.key()), &object.metadata().uid, value)
 }
 
-fn attachment(kind: MutationKind, object: &VolumeAttachment, uid: &Uid) -> Chosen {
+fn attachment(kind: MutationKind, object: &VolumeAttachment, uid: &Uid) -> Mutation {
     let mutation = Mutation::new(kind, ObjectRef::Attachment(object.key()), uid, "");
-    mutation.on(&object.spec.node_name).into()
+    mutation.on(&object.spec.node_name)
 }
 
-/// The changes of the list of a node.
-pub(super) fn list_changes(node: &Node, list: &BTreeSet<String>) -> Vec<Chosen> {
-    let known: BTreeSet<String> =
-        node.status.volumes_attached.iter().map(|entry| entry.name.to_string()).collect();
-    let change = |kind, volume: &String| of(kind, node, volume).on(&node.key()).into();
+/// A volume that goes.
+pub(super) fn deleted(volume: &PersistentVolume) -> Mutation {
+    of(MutationKind::DeleteVolume, volume, "")
+}
+
+fn list(was: &Node, is: &Node) -> Vec<Mutation> {
+    let names = |node: &Node| -> BTreeSet<String> {
+        node.status.volumes_attached.iter().map(|entry| entry.name.to_string()).collect()
+    };
+    let (known, list) = (names(was), names(is));
+    let change = |kind, volume: &String| of(kind, was, volume).on(&was.key());
     let added = list.difference(&known).map(|volume| change(MutationKind::List, volume));
-    added.chain(known.difference(list).map(|volume| change(MutationKind::Unlist, volume))).collect()
+    added.chain(known.difference(&list).map(|volume| change(MutationKind::Unlist, volume))).collect()
 }
 
-fn list(was: &Node, is: &Node) -> Vec<Chosen> {
-    let list = is.status.volumes_attached.iter().map(|entry| entry.name.to_string()).collect();
-    list_changes(was, &list)
-}
-
-fn volume(was: &PersistentVolume, is: &PersistentVolume) -> Vec<Chosen> {
+fn volume(was: &PersistentVolume, is: &PersistentVolume) -> Vec<Mutation> {
     let mut found = Vec::new();
     let uid = |volume: &PersistentVolume| {
         volume.spec.claim_ref.as_ref().map(|claim| claim.uid.clone()).filter(|uid| !uid.is_empty())
@@ -135,64 +148,57 @@ fn volume(was: &PersistentVolume, is: &PersistentVolume) -> Vec<Chosen> {
         (before, Some(after), Some(claim)) if before.as_ref() != Some(&after) => {
             let object = ObjectRef::Claim(claim.key());
             let mutation = Mutation::new(MutationKind::Reserve, object, &after, "");
-            found.push(Chosen { mutation, volume: Some(is.key()) });
+            found.push(Mutation { volume: Some(is.key()), ..mutation });
         }
-        (Some(_), None, _) => found.push(of(MutationKind::Unreserve, is, "").into()),
+        (Some(_), None, _) => found.push(of(MutationKind::Unreserve, is, "")),
         _ => {}
     }
     if was.status.phase != is.status.phase {
-        found.push(of(MutationKind::VolumePhase, is, is.status.phase.as_str()).into());
+        found.push(of(MutationKind::VolumePhase, is, is.status.phase.as_str()));
     }
     if is.metadata.annotation(MIGRATED_TO) != was.metadata.annotation(MIGRATED_TO) {
-        found.push(of(MutationKind::Annotate, is, MIGRATED_TO).into());
+        found.push(of(MutationKind::Annotate, is, MIGRATED_TO));
     }
     found.extend(finalizers(was, &is.metadata));
     found
 }
 
-fn claim(was: &PersistentVolumeClaim, is: &PersistentVolumeClaim) -> Vec<Chosen> {
+fn claim(was: &PersistentVolumeClaim, is: &PersistentVolumeClaim) -> Vec<Mutation> {
     let mut found = Vec::new();
     let gained = |key| was.metadata.annotation(key).is_none() && is.metadata.annotation(key).is_some();
     if was.spec.storage_class_name.is_none() && is.spec.storage_class_name.is_some() {
-        found.push(of(MutationKind::AssignClass, is, "").into());
+        found.push(of(MutationKind::AssignClass, is, ""));
     }
     if was.spec.volume_name.is_empty() && !is.spec.volume_name.is_empty() || gained(BIND_COMPLETED) {
-        found.push(of(MutationKind::NameVolume, is, "").into());
+        found.push(of(MutationKind::NameVolume, is, ""));
     }
     if gained(STORAGE_PROVISIONER) {
-        found.push(of(MutationKind::AskProvisioner, is, "").into());
+        found.push(of(MutationKind::AskProvisioner, is, ""));
     }
     if gained(STORAGE_RESIZER) {
-        found.push(of(MutationKind::AskResizer, is, "").into());
+        found.push(of(MutationKind::AskResizer, is, ""));
     }
     if was.status.phase != is.status.phase {
-        found.push(of(MutationKind::ClaimPhase, is, is.status.phase.as_str()).into());
+        found.push(of(MutationKind::ClaimPhase, is, is.status.phase.as_str()));
     }
     found.extend(finalizers(was, &is.metadata));
     found
 }
 
-fn finalizers<T: Narrow>(was: &T, is: &Meta) -> Vec<Chosen> {
-    finalizer_changes(was, &is.finalizers.iter().map(Text::as_str).collect())
-}
-
-/// With its last finalizer an object goes.
-fn gone<T: Narrow>(was: &T) -> Vec<Chosen> {
-    finalizer_changes(was, &BTreeSet::new())
-}
-
-/// The changes of the finalizers of an object that are for a storage loop to make.
-pub(super) fn finalizer_changes<T: Narrow>(was: &T, is: &BTreeSet<&str>) -> Vec<Chosen> {
-    let known: BTreeSet<&str> = was.metadata().finalizers.iter().map(Text::as_str).collect();
+/// The changes of the finalizers of an object that are for a storage loop to make. With its last one an object goes.
+fn finalizers<T: Narrow>(was: &T, is: &Meta) -> Vec<Mutation> {
+    let names =
+        |meta: &Meta| -> BTreeSet<String> { meta.finalizers.iter().map(ToString::to_string).collect() };
+    let (known, is) = (names(was.metadata()), names(is));
     let mut found = Vec::new();
     for name in PROTECTION {
         match (known.contains(name), is.contains(name)) {
-            (false, true) => found.push(of(MutationKind::Protect, was, name).into()),
-            (true, false) => found.push(of(MutationKind::Unprotect, was, name).into()),
+            (false, true) => found.push(of(MutationKind::Protect, was, name)),
+            (true, false) => found.push(of(MutationKind::Unprotect, was, name)),
             _ => {}
         }
     }
     let added = DELETION_PROTECTION.iter().filter(|name| is.contains(**name) && !known.contains(**name));
-    found.extend(added.map(|name| of(MutationKind::Annotate, was, name).into()));
+    found.extend(added.map(|name| of(MutationKind::Annotate, was, name)));
     found
 }

@@ -13,7 +13,7 @@ use apiserver::{
 };
 use k8s_openapi::jiff::Timestamp;
 
-use super::mutation::{Chosen, MutationKind};
+use super::mutation::{Mutation, MutationKind};
 use crate::{
     attach_detach::{
         self, AttachDetachOptions,
@@ -29,15 +29,15 @@ const MOST_PODS: usize = 5_000;
 /// Asks the controllers that run, if it can be told.
 pub(super) fn agrees(
     world: &Arc<Objects>,
-    act: &Chosen,
+    act: &Mutation,
     running: &BTreeSet<StorageController>,
     now: Timestamp,
 ) -> Option<bool> {
-    let is_compared = running.contains(&act.mutation.controller());
+    let is_compared = running.contains(&act.controller());
     if !is_compared || world.pods.len() > MOST_PODS {
         return None;
     }
-    match act.mutation.controller() {
+    match act.controller() {
         StorageController::AttachDetach => {
             let options = AttachDetachOptions::default();
             let outlook = attach_detach::dry_run::dry_run(world, options, &|_| true, now);
@@ -48,15 +48,14 @@ pub(super) fn agrees(
     }
 }
 
-fn would_attach(outlook: &Outlook, act: &Chosen) -> Option<bool> {
-    let mutation = &act.mutation;
-    let node = mutation.node.as_ref()?;
+fn would_attach(outlook: &Outlook, act: &Mutation) -> Option<bool> {
+    let node = act.node.as_ref()?;
     let write = |name: &AttachmentName| {
         let mut all = outlook.node_volumes.iter();
         let found = all.find(|((volume, on), _)| on == node && volume.attachment_name(on) == *name);
         found.and_then(|(_, outlook)| outlook.write)
     };
-    match (mutation.kind, &mutation.object) {
+    match (act.kind, &act.object) {
         (MutationKind::Attach, ObjectRef::Attachment(name)) => {
             Some(write(name) == Some(NextWrite::CreateAttachment))
         }
@@ -87,11 +86,10 @@ fn write_of(kind: MutationKind, value: &str) -> Option<WriteKind> {
     })
 }
 
-fn would_bind(world: &Arc<Objects>, act: &Chosen) -> Option<bool> {
-    let mutation = &act.mutation;
-    let expected = write_of(mutation.kind, &mutation.value)?;
-    let mut targets: Vec<Target> = Target::of(&mutation.object).into_iter().collect();
-    if let ObjectRef::Volume(name) = &mutation.object {
+fn would_bind(world: &Arc<Objects>, act: &Mutation) -> Option<bool> {
+    let expected = write_of(act.kind, &act.value)?;
+    let mut targets: Vec<Target> = Target::of(&act.object).into_iter().collect();
+    if let ObjectRef::Volume(name) = &act.object {
         targets.extend(claim_of(world, name));
     }
     let options = BinderOptions::default();

@@ -1,8 +1,8 @@
-//! Which node has a volume: the one question that laws and situations share. Pure.
+//! Which node has a volume, and which volumes a pod needs: the questions that laws and situations share. Pure.
 
 use apiserver::{
     ids::NodeName,
-    kinds::{Meta, VolumeAttachment},
+    kinds::{Meta, Pod, VolumeAttachment},
     tables::Objects,
 };
 
@@ -22,6 +22,17 @@ pub(super) fn volume_of(world: &Objects, attachment: &VolumeAttachment) -> Optio
         Ok(Storage::Csi(volume)) => Some(volume),
         _ => None,
     }
+}
+
+/// The volumes that a pod needs.
+pub(super) fn volumes_of(world: &Objects, pod: &Pod) -> Vec<CsiVolume> {
+    let claims = pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume));
+    let volumes = claims.filter_map(|key| world.volumes.get(&world.claims.get(&key)?.spec.volume_name));
+    let csi = volumes.filter_map(|volume| match of_persistent_volume(&volume.metadata, &volume.spec) {
+        Ok(Storage::Csi(volume)) => Some(volume),
+        _ => None,
+    });
+    csi.collect()
 }
 
 /// Another node than this that has an attachment of an exclusive volume.

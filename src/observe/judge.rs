@@ -24,7 +24,7 @@ use super::{
     agreement::agrees,
     audit::Authors,
     laws::{self, Judged},
-    mutation::{Chosen, MutationKind},
+    mutation::{Mutation, MutationKind},
     pairing::{First, HOLD, Pairing},
     past::Earlier,
     situations::{situation, wanted_elsewhere},
@@ -42,7 +42,7 @@ const REMEMBERED_REVISIONS: usize = 4_096;
 #[derive(Debug)]
 struct HeldWish {
     wish: Wish,
-    mutations: Vec<Chosen>,
+    mutations: Vec<Mutation>,
     until: Instant,
 }
 
@@ -132,7 +132,7 @@ impl Judge {
         for mutation in &mutations {
             is_new |= self.pairing.wish(mutation, revision, wish.made, is_old);
         }
-        let holds = mutations.iter().map(|it| self.pairing.hold(&it.mutation, wish.made));
+        let holds = mutations.iter().map(|it| self.pairing.hold(it, wish.made));
         let until = wish.made + holds.min().unwrap_or(HOLD);
         self.held.push(HeldWish { wish, mutations, until });
         is_new
@@ -150,7 +150,7 @@ impl Judge {
         let due: Vec<HeldWish> = due;
         for HeldWish { wish, mutations, .. } in due {
             for mutation in &mutations {
-                self.pairing.released(&mutation.mutation, now);
+                self.pairing.released(mutation, now);
             }
             wish.release();
         }
@@ -231,7 +231,7 @@ impl Judge {
         }
         let found = acts(before.as_ref(), after.as_ref());
         for act in &found {
-            self.past.act(&self.world, &act.mutation, wall(told));
+            self.past.act(&self.world, act, wall(told));
         }
         if told.revision <= self.unjudged_until {
             self.summary.gaps += u64::try_from(found.len()).unwrap_or_default();
@@ -250,20 +250,20 @@ impl Judge {
             let judged =
                 laws::judge((self.world.as_ref(), &self.past), &act, (before.as_ref(), after.as_ref()), wall);
             self.held_against(&act, &judged, &made);
-            if self.running.contains(&act.mutation.controller()) {
+            if self.running.contains(&act.controller()) {
                 self.compare(&act, &judged, (&made, told.at), wall);
             } else {
-                let tally = self.summary.mutations.entry(act.mutation.kind).or_default();
+                let tally = self.summary.mutations.entry(act.kind).or_default();
                 (tally.acts, tally.not_judged) = (tally.acts + 1, tally.not_judged + 1);
                 self.summary.not_asked += 1;
             }
         }
     }
 
-    fn held_against(&mut self, act: &Chosen, judged: &Judged, made: &Made) {
+    fn held_against(&mut self, act: &Mutation, judged: &Judged, made: &Made) {
         self.summary.held_against(&judged.laws, judged.breach.as_ref());
         // What comes off the list is detached next.
-        if let Some(situation) = judged.named.filter(|_| act.mutation.kind != MutationKind::Unlist) {
+        if let Some(situation) = judged.named.filter(|_| act.kind != MutationKind::Unlist) {
             self.summary.seen(situation);
         }
         if let Some(breach) = &judged.breach {
@@ -274,19 +274,17 @@ impl Judge {
 
     /// Compares an act with what mooring wanted. An act that breaks a law is told as that alone, and of a detach by force
     /// only who has waited as long can tell whether it was due.
-    fn compare(&mut self, act: &Chosen, judged: &Judged, (made, told): (&Made, Instant), wall: Timestamp) {
-        let kind = act.mutation.kind;
+    fn compare(&mut self, act: &Mutation, judged: &Judged, (made, told): (&Made, Instant), wall: Timestamp) {
+        let kind = act.kind;
         self.summary.mutations.entry(kind).or_default().acts += 1;
-        match self.pairing.act(&act.mutation, made.revision, told) {
+        match self.pairing.act(act, made.revision, told) {
             Some((first, volume)) => {
                 self.summary.paired(kind, first);
                 if let (Some(ours), Some(theirs)) = (volume, &act.volume)
                     && !is_of_equal_rank(&self.world, &ours, theirs)
                 {
-                    let message = format!(
-                        "the ruler {} with pv/{theirs}; mooring would have chosen pv/{ours}",
-                        act.mutation
-                    );
+                    let message =
+                        format!("the ruler {act} with pv/{theirs}; mooring would have chosen pv/{ours}");
                     self.differs(DifferenceKind::OtherVolume, None, Some(made), message);
                 }
             }
@@ -296,7 +294,7 @@ impl Judge {
             None => match agrees(&self.world, act, &self.running, wall) {
                 Some(true) => self.summary.paired(kind, First::Ruler),
                 Some(false) if !is_of_another(&self.world, act) => {
-                    let message = format!("the ruler {}; mooring would not have", act.mutation);
+                    let message = format!("the ruler {act}; mooring would not have");
                     self.differs(DifferenceKind::Unexplained, None, Some(made), message);
                 }
                 Some(false) | None => self.summary.paired(kind, First::NotJudged),
@@ -320,9 +318,9 @@ impl Judge {
 }
 
 /// Whether a change of the object may settle a wish.
-fn concerns(wish: &Chosen, object: &ObjectRef) -> bool {
+fn concerns(wish: &Mutation, object: &ObjectRef) -> bool {
     let is_volume = |name: &VolumeName| *object == ObjectRef::Volume(name.clone());
-    wish.mutation.object == *object || wish.volume.as_ref().is_some_and(is_volume)
+    wish.object == *object || wish.volume.as_ref().is_some_and(is_volume)
 }
 
 /// Whether two volumes are of the same size and have as many access modes: which of them a claim gets is chance.
@@ -349,8 +347,8 @@ fn wall(told: &Told) -> Timestamp {
 
 /// Whether somebody who is no storage loop makes such a change, too: people free a Released volume that is kept, the
 /// scheduler gives volumes to claims that wait for their first consumer, and the provisioner to those that asked for one.
-fn is_of_another(world: &Objects, act: &Chosen) -> bool {
-    let key = match (act.mutation.kind, &act.mutation.object) {
+fn is_of_another(world: &Objects, act: &Mutation) -> bool {
+    let key = match (act.kind, &act.object) {
         (MutationKind::Unreserve, ObjectRef::Volume(name)) => {
             let of = world.volumes.get(name).and_then(|volume| volume.spec.claim_ref.clone());
             let claim = of.as_ref().and_then(|of| world.claims.get(&of.key()));

@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::{
     acts::Shape,
     holders::{holder, volume_of},
-    mutation::{Chosen, MutationKind},
+    mutation::{Mutation, MutationKind},
     past::Earlier,
     situations::Situation,
 };
@@ -66,19 +66,18 @@ impl Judged {
 /// Holds an act against the laws: the object before and after, in the world as it was.
 pub(super) fn judge(
     (world, past): (&Objects, &Earlier),
-    act: &Chosen,
+    act: &Mutation,
     (before, after): (Option<&Shape>, Option<&Shape>),
     now: Timestamp,
 ) -> Judged {
-    let mutation = &act.mutation;
-    match (mutation.kind, before, after) {
+    match (act.kind, before, after) {
         (MutationKind::Attach, _, Some(Shape::Attachment(made))) => {
             Judged::by("S1", second_attachment(world, made))
         }
         (MutationKind::Detach, Some(Shape::Attachment(was)), _) => detach((world, past), was, now),
-        (MutationKind::Unlist, Some(Shape::Node(was)), _) if was.uses(&mutation.value) => {
+        (MutationKind::Unlist, Some(Shape::Node(was)), _) if was.uses(&act.value) => {
             // The detach that follows is held against the laws.
-            let judged = by_force((world, past), (was.as_ref(), mutation.value.as_str()), now);
+            let judged = by_force((world, past), (was.as_ref(), act.value.as_str()), now);
             Judged { named: judged.named, ..Judged::default() }
         }
         (MutationKind::Reserve, Some(Shape::Volume(was)), _) => {
@@ -171,34 +170,34 @@ fn of_live_claim(world: &Objects, volume: &PersistentVolume, done: &str) -> Opti
 }
 
 /// A claim that was bound to the volume names it, although the volume refers to none.
-fn named_by_another(world: &Objects, volume: &PersistentVolume, act: &Chosen) -> Option<String> {
+fn named_by_another(world: &Objects, volume: &PersistentVolume, act: &Mutation) -> Option<String> {
     let name = volume.key();
     let mut owner = None;
     if volume.spec.claim_ref.is_none() {
         world.claims.for_each(|claim| {
             let is_owner = claim.spec.volume_name == name && has(&claim.metadata, BIND_COMPLETED);
-            if is_owner && claim.metadata.uid != act.mutation.uid {
+            if is_owner && claim.metadata.uid != act.uid {
                 owner = Some(claim.key());
             }
         });
     }
-    let (owner, given) = (owner?, &act.mutation.object);
+    let (owner, given) = (owner?, &act.object);
     Some(format!("pv/{name}: gives it to {given}, although pvc/{owner} lives and names it"))
 }
 
 /// The claim has another volume already.
-fn second_volume(world: &Objects, act: &Chosen) -> Option<String> {
-    let ObjectRef::Claim(key) = &act.mutation.object else { return None };
+fn second_volume(world: &Objects, act: &Mutation) -> Option<String> {
+    let ObjectRef::Claim(key) = &act.object else { return None };
     let (claim, given) = (world.claims.get(key)?, act.volume.as_ref()?);
     let named = &claim.spec.volume_name;
-    let has_another = claim.metadata.uid == act.mutation.uid && !named.is_empty() && named != given;
+    let has_another = claim.metadata.uid == act.uid && !named.is_empty() && named != given;
     has_another.then(|| format!("pv/{given} is given to pvc/{key}, which names pv/{named}"))
 }
 
 /// The claim asks for something else, and nobody has joined the two before.
-fn does_not_suit(world: &Objects, volume: &PersistentVolume, act: &Chosen) -> Option<String> {
-    let ObjectRef::Claim(key) = &act.mutation.object else { return None };
-    let claim = world.claims.get(key).filter(|claim| claim.metadata.uid == act.mutation.uid)?;
+fn does_not_suit(world: &Objects, volume: &PersistentVolume, act: &Mutation) -> Option<String> {
+    let ObjectRef::Claim(key) = &act.object else { return None };
+    let claim = world.claims.get(key).filter(|claim| claim.metadata.uid == act.uid)?;
     let is_joined = volume.spec.claim_ref.is_some() || claim.spec.volume_name == volume.key();
     let all = all_mismatches(volume, &claim).ok().filter(|all| !is_joined && !all.is_empty())?;
     let codes: Vec<&str> = all.into_iter().map(Mismatch::code).collect();

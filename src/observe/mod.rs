@@ -32,6 +32,7 @@ use anyhow::{Context as _, anyhow};
 use apiserver::{
     call::Wish,
     connect::ApiServer,
+    restore::RestoreGrace,
     tables::{KindStatus, Objects},
 };
 use thiserror::Error;
@@ -47,7 +48,11 @@ use self::{
     rehearsal::Rehearsal,
     summary::{Difference, Summary},
 };
-use crate::{app::observing::Observation, config::Config, supervise::Threads};
+use crate::{
+    app::{Daemon, observing::Observation},
+    config::Config,
+    supervise::Threads,
+};
 
 /// How often it is looked at what is due.
 const TICK: Duration = Duration::from_millis(250);
@@ -101,7 +106,10 @@ pub async fn observe(
     config.attach_detach.attachment_calls = Some(NO_LIMIT);
     let mut audit_log = audit_log.map(AuditLog::open).transpose().context("--audit-log")?;
     let running = config.controllers.running.clone();
-    let mut observation = Observation::start(config, api, threads).await?;
+    let grace = RestoreGrace::default();
+    let mut restores = grace.seen();
+    let (mut daemon, observation) = Daemon::start_as(config, api, &grace, threads, true).await?;
+    let mut observation = observation.context("it does not observe")?;
     let metrics = ObserveMetrics::new(&observation.metrics).map_err(anyhow::Error::from)?;
     let started = Instant::now();
     let mut judge = Judge::new(running, started);
@@ -115,8 +123,8 @@ pub async fn observe(
         let objects = observation.objects.clone();
         select! {
             () = &mut stop => break,
-            death = observation.tasks.death() => return Err(anyhow::Error::from(death).into()),
-            _ = observation.restores.changed() => {
+            death = daemon.death() => return Err(anyhow::Error::from(death).into()),
+            _ = restores.changed() => {
                 return Err(anyhow!("etcd was restored from a backup: begin again").into());
             }
             () = objects.synced(), if begun.is_none() => {

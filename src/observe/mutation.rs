@@ -88,7 +88,7 @@ impl MutationKind {
     }
 }
 
-/// One change of one object. What is equal is the same change.
+/// One change of one object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mutation {
     /// What changes.
@@ -101,14 +101,7 @@ pub struct Mutation {
     pub node: Option<NodeName>,
     /// The new value, or what is added or removed.
     pub value: String,
-}
-
-/// A mutation, and the volume that was chosen for it, where there was a choice.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
-    /// The mutation.
-    pub mutation: Mutation,
-    /// The volume.
+    /// The volume that was chosen, where there was a choice.
     pub volume: Option<VolumeName>,
 }
 
@@ -116,13 +109,18 @@ impl Mutation {
     /// One of an object.
     #[must_use]
     pub fn new(kind: MutationKind, object: ObjectRef, uid: &Uid, value: impl Into<String>) -> Self {
-        Self { kind, object, uid: uid.clone(), node: None, value: value.into() }
+        Self { kind, object, uid: uid.clone(), node: None, value: value.into(), volume: None }
     }
 
     /// The same on a node.
     #[must_use]
     pub fn on(self, node: &NodeName) -> Self {
         Self { node: Some(node.clone()), ..self }
+    }
+
+    /// Whichever volume is chosen: what is equal is the same change.
+    pub(super) fn key(&self) -> Self {
+        Self { volume: None, ..self.clone() }
     }
 
     /// Whose it is to make.
@@ -138,12 +136,6 @@ impl Mutation {
             (Kind::AskResizer, _) => StorageController::Expander,
             _ => StorageController::Binder,
         }
-    }
-}
-
-impl From<Mutation> for Chosen {
-    fn from(mutation: Mutation) -> Self {
-        Self { mutation, volume: None }
     }
 }
 

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 use apiserver::ids::{ResourceVersion, VolumeName};
 use tokio::time::Instant;
 
-use super::mutation::{Chosen, Mutation};
+use super::mutation::Mutation;
 
 /// How long a wish is held before the controller is asked anew whether it still has it.
 pub(super) const HOLD: Duration = Duration::from_secs(2);
@@ -55,13 +55,13 @@ impl Pairing {
     /// mooring wants this, or wants it again. A wish that it had until now keeps its time. Returns whether it is a new one.
     pub(super) fn wish(
         &mut self,
-        wish: &Chosen,
+        wish: &Mutation,
         revision: ResourceVersion,
         made: Instant,
         is_old: bool,
     ) -> bool {
-        let is_new = !self.open.contains_key(&wish.mutation);
-        let open = self.open.entry(wish.mutation.clone()).or_insert_with(|| OpenWish {
+        let is_new = !self.open.contains_key(&wish.key());
+        let open = self.open.entry(wish.key()).or_insert_with(|| OpenWish {
             first: made,
             revision,
             volume: wish.volume.clone(),
@@ -76,13 +76,13 @@ impl Pairing {
 
     /// For how long to hold a wish. Whether one that is not told yet still waits, is asked often.
     pub(super) fn hold(&self, mutation: &Mutation, now: Instant) -> Duration {
-        let age = self.open.get(mutation).map(|open| now.saturating_duration_since(open.first));
+        let age = self.open.get(&mutation.key()).map(|open| now.saturating_duration_since(open.first));
         age.filter(|age| *age > TOLD_AFTER).map_or(HOLD, |age| age.min(LONGEST_HOLD))
     }
 
     /// The controller decides anew about it.
     pub(super) fn released(&mut self, mutation: &Mutation, now: Instant) {
-        if let Some(open) = self.open.get_mut(mutation) {
+        if let Some(open) = self.open.get_mut(&mutation.key()) {
             open.released = Some(now);
         }
     }
@@ -96,10 +96,10 @@ impl Pairing {
         at: Instant,
     ) -> Option<(First, Option<VolumeName>)> {
         let is_wanted = |open: &OpenWish| open.released.is_none_or(|released| at < released + GIVEN_UP_AFTER);
-        if !self.open.get(act).is_some_and(is_wanted) {
+        if !self.open.get(&act.key()).is_some_and(is_wanted) {
             return None;
         }
-        let wish = self.open.remove(act)?;
+        let wish = self.open.remove(&act.key())?;
         let first = if wish.is_old {
             First::NotJudged
         } else if wish.revision < revision {
@@ -140,8 +140,8 @@ mod tests {
 
     use super::{super::mutation::MutationKind, *};
 
-    fn attach() -> Chosen {
-        Mutation::new(MutationKind::Attach, ObjectRef::Attachment("csi-1".into()), &"".into(), "").into()
+    fn attach() -> Mutation {
+        Mutation::new(MutationKind::Attach, ObjectRef::Attachment("csi-1".into()), &"".into(), "")
     }
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -159,9 +159,9 @@ mod tests {
         for (seen, made, is_old, revision, at, expected) in cases {
             let mut pairing = Pairing::default();
             pairing.wish(&attach(), ResourceVersion(seen), start + made * SECOND, is_old);
-            let pair = pairing.act(&attach().mutation, ResourceVersion(revision), start + at * SECOND);
+            let pair = pairing.act(&attach(), ResourceVersion(revision), start + at * SECOND);
             assert_eq!(pair, Some((expected, None)), "{seen} {made} {revision} {at}");
-            let again = pairing.act(&attach().mutation, ResourceVersion(20), start + 9 * SECOND);
+            let again = pairing.act(&attach(), ResourceVersion(20), start + 9 * SECOND);
             assert_eq!(again, None);
         }
     }
@@ -170,10 +170,10 @@ mod tests {
     fn what_waits_for_long_is_asked_seldom() {
         let start = Instant::now();
         let mut pairing = Pairing::default();
-        assert_eq!(pairing.hold(&attach().mutation, start), HOLD);
+        assert_eq!(pairing.hold(&attach(), start), HOLD);
         pairing.wish(&attach(), ResourceVersion(10), start, false);
         for (age, hold) in [(0, 2), (30, 2), (32, 32), (64, 60), (3600, 60)] {
-            let held = pairing.hold(&attach().mutation, start + age * SECOND);
+            let held = pairing.hold(&attach(), start + age * SECOND);
             assert_eq!(held, hold * SECOND, "{age}");
         }
     }
@@ -185,15 +185,15 @@ mod tests {
         pairing.wish(&attach(), ResourceVersion(10), start, false);
         for second in 1..=TOLD_AFTER.as_secs() {
             let now = start + Duration::from_secs(second);
-            pairing.released(&attach().mutation, now);
+            pairing.released(&attach(), now);
             pairing.wish(&attach(), ResourceVersion(10 + second), now, false);
             let late = pairing.due(now, now);
             assert_eq!(late.len(), usize::from(second == TOLD_AFTER.as_secs()), "{second}");
         }
         let end = start + TOLD_AFTER;
         assert_eq!(pairing.due(end + SECOND, end + SECOND), [], "it is told once");
-        pairing.released(&attach().mutation, end);
-        let act = |pairing: &mut Pairing, at| pairing.act(&attach().mutation, ResourceVersion(99), at);
+        pairing.released(&attach(), end);
+        let act = |pairing: &mut Pairing, at| pairing.act(&attach(), ResourceVersion(99), at);
         assert_eq!(act(&mut pairing, end + 2 * SECOND), None, "it was given up");
         assert_eq!(
             (pairing.due(end + 2 * SECOND, end), pairing.moot),

@@ -8,8 +8,10 @@ use std::{collections::BTreeMap, time::Duration};
 use apiserver::{ids::NodeName, kinds::Pod, tables::Objects};
 use k8s_openapi::jiff::Timestamp;
 
-use super::mutation::{Mutation, MutationKind};
-use crate::attach_detach::state::desired::volume_source::{Storage, of_persistent_volume};
+use super::{
+    holders::volumes_of,
+    mutation::{Mutation, MutationKind},
+};
 
 /// How long a volume must not have been needed on a node before it is taken off by force; a little less, as watches are late.
 const FORCE_AFTER: Duration = Duration::from_secs(6 * 60 - 15);
@@ -49,8 +51,8 @@ impl Earlier {
             return;
         }
         self.unneeded.retain(|_, since| is_recent(*since, now));
-        for id in volumes_of(world, was) {
-            self.unneeded.insert((was.spec.node_name.clone(), id), now);
+        for volume in volumes_of(world, was) {
+            self.unneeded.insert((was.spec.node_name.clone(), volume.id.to_string()), now);
         }
     }
 
@@ -66,7 +68,7 @@ impl Earlier {
         world.pods.for_each(|pod| {
             is_needed |= pod.spec.node_name == *node
                 && runs(pod)
-                && volumes_of(world, pod).iter().any(|volume| volume == id);
+                && volumes_of(world, pod).iter().any(|volume| volume.id.as_str() == id);
         });
         is_needed
     }
@@ -79,17 +81,6 @@ fn is_recent(since: Timestamp, now: Timestamp) -> bool {
 
 fn runs(pod: &Pod) -> bool {
     !pod.spec.node_name.is_empty() && !pod.is_terminated()
-}
-
-/// The volumes that a pod needs.
-fn volumes_of(world: &Objects, pod: &Pod) -> Vec<String> {
-    let claims = pod.spec.volumes.iter().filter_map(|volume| pod.claim_of(volume));
-    let volumes = claims.filter_map(|key| world.volumes.get(&world.claims.get(&key)?.spec.volume_name));
-    let ids = volumes.filter_map(|volume| match of_persistent_volume(&volume.metadata, &volume.spec) {
-        Ok(Storage::Csi(csi)) => Some(csi.id.to_string()),
-        _ => None,
-    });
-    ids.collect()
 }
 
 #[cfg(test)]

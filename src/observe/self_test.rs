@@ -74,7 +74,7 @@ fn play(recording: Recording) -> Result<Played, String> {
         }
     }
     judge.pass(ResourceVersion(revision), Instant::now());
-    let told = |difference: Difference| difference.law.unwrap_or_else(|| difference.kind.as_str()).to_owned();
+    let told = |it: Difference| it.law.map_or_else(|| it.kind.name(), str::to_owned);
     Ok(Played {
         name: recording.name,
         expected: recording.expects.into_iter().collect(),

@@ -10,7 +10,7 @@ use strum::{IntoStaticStr, VariantArray};
 
 use super::{
     acts::Shape,
-    holders::{holder, volume_of},
+    holders::{holder, volumes_of},
 };
 
 /// What happened.
@@ -87,18 +87,6 @@ pub(super) fn wanted_elsewhere(world: &Objects, object: &ObjectRef, after: &Pod)
     if node.is_empty() || was_there {
         return None;
     }
-    let claims = after.spec.volumes.iter().filter_map(|volume| after.claim_of(volume));
-    let volumes: Vec<_> =
-        claims.filter_map(|claim| Some(world.claims.get(&claim)?.spec.volume_name.clone())).collect();
-    let mut is_held = false;
-    for volume in volumes.iter().filter(|name| !name.is_empty()) {
-        let mut attached = None;
-        world.attachments.for_each(|it| {
-            if it.spec.source.persistent_volume_name.as_ref() == Some(volume) {
-                attached = volume_of(world, it);
-            }
-        });
-        is_held |= attached.is_some_and(|volume| holder(world, &volume, node).is_some());
-    }
+    let is_held = volumes_of(world, after).iter().any(|volume| holder(world, volume, node).is_some());
     is_held.then_some(Situation::WantedElsewhere)
 }

@@ -40,14 +40,8 @@ impl DifferenceKind {
 
     /// Its name, before a line.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Unsafe => "UNSAFE",
-            Self::Unexplained => "UNEXPLAINED",
-            Self::OtherVolume => "OTHER VOLUME",
-            Self::Wait => "WAIT",
-            Self::Refused => "REFUSED",
-        }
+    pub fn name(self) -> String {
+        self.label().to_uppercase().replace('_', " ")
     }
 }
 
@@ -277,7 +271,7 @@ impl Difference {
         let law = self.law.map(|law| format!(" {law}")).unwrap_or_default();
         let by = self.user.as_ref().map(|user| format!(", by {}", clean(user))).unwrap_or_default();
         let made = self.revision.as_ref().map(|at| format!(" (revision {at}{by})")).unwrap_or_default();
-        format!("{time} {}{law}: {}{made}", self.kind.as_str(), self.message)
+        format!("{time} {}{law}: {}{made}", self.kind.name(), self.message)
     }
 }
 

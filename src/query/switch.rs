@@ -31,7 +31,7 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
     let fences = match args.to {
         Direction::Mooring => {
             let deployment = read(&api.client()?, DEPLOYMENT).await.map_err(|error| stop(&error))?;
-            fences_of(args.controllers.as_deref(), deployment.as_ref())?
+            fences_of(None, deployment.as_ref())?
         }
         // Whichever are there.
         Direction::KubeControllerManager => FENCES.iter().collect(),

@@ -11,13 +11,13 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    hold::{FREED, LED_AT_STOP, LOCK, ManagerLease, held, holder, write_lease},
+    hold::{FREED, LED_AT_STOP, LOCK, ManagerLease, held, holder},
     observe::{BETWEEN_LOOKS, SWITCH_HOLDER},
     step::{SwitchSeen, SwitchStep},
 };
 use crate::{
     fence::{
-        ask::{NoAnswer, apply, ask, client, read},
+        ask::{NoAnswer, apply, ask, client, patch, read, text},
         policies::{API, BINDINGS, DRAIN, FINALIZER, Fence, POLICIES, RAISED, apply_path},
     },
     preflight::facts::DEPLOYMENT,
@@ -48,9 +48,6 @@ impl<'a> Switcher<'a> {
         let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
         let review = ask(&client, Method::POST, path, Some(&review)).await?;
         let version = read(&client, "/version").await?.unwrap_or_default();
-        let text = |object: &Value, at: &str| -> String {
-            object.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned()
-        };
         let who = format!(
             "{} with mooring {} and API server {}",
             text(&review, "/status/userInfo/username"),
@@ -68,6 +65,10 @@ impl<'a> Switcher<'a> {
 
     async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Value, NoAnswer> {
         ask(&self.client, method, path, Some(body)).await
+    }
+
+    async fn patch(&self, path: &str, read: &Value, changes: Value) -> Result<(), NoAnswer> {
+        patch(&self.client, path, read, changes).await
     }
 
     /// Takes or renews the lock; waits as long as a dead one may still hold it.
@@ -88,7 +89,7 @@ impl<'a> Switcher<'a> {
                 .as_ref()
                 .is_some_and(|(known, since)| *known == seen && since.elapsed() >= LOCK_LASTS);
             if holder.is_empty() || holder == self.manager.identity() || is_dead {
-                return write_lease(&self.client, LOCK, &lease, &self.lock_held()).await;
+                return self.patch(LOCK, &lease, json!({ "spec": self.lock_held() })).await;
             }
             match &waits_for {
                 Some((known, _)) if *known == seen => {}
@@ -113,7 +114,7 @@ impl<'a> Switcher<'a> {
     pub(super) async fn unlock(&self) -> Result<(), NoAnswer> {
         match read(&self.client, LOCK).await? {
             Some(lease) if holder(&lease) == self.manager.identity() => {
-                write_lease(&self.client, LOCK, &lease, &json!({ "holderIdentity": "" })).await
+                self.patch(LOCK, &lease, json!({ "spec": { "holderIdentity": "" } })).await
             }
             _ => Ok(()),
         }
@@ -167,7 +168,7 @@ impl<'a> Switcher<'a> {
             SwitchStep::GiveLeaseUp => {
                 let free = json!({ "holderIdentity": "", "leaseDurationSeconds": 1 });
                 if self.manager.write(false, &free).await? {
-                    self.event("Handed over to kube-controller-manager").await?;
+                    self.event("Handed over to kube-controller-manager").await;
                 }
                 Ok(())
             }
@@ -178,10 +179,7 @@ impl<'a> Switcher<'a> {
     /// Notes something on the lock, which is ours.
     async fn annotate_lock(&self, key: &str, value: &str) -> Result<(), NoAnswer> {
         let lock = read(&self.client, LOCK).await?.unwrap_or_default();
-        let revision = lock.pointer("/metadata/resourceVersion");
-        let body = json!({ "metadata": { "resourceVersion": revision, "annotations": { key: value } } });
-        self.send(Method::PATCH, LOCK, &body).await?;
-        Ok(())
+        self.patch(LOCK, &lock, json!({ "metadata": { "annotations": { key: value } } })).await
     }
 
     async fn raise(&self) -> Result<(), NoAnswer> {
@@ -197,18 +195,16 @@ impl<'a> Switcher<'a> {
                 apply(&self.client, &apply_path(plural, &fence.name()), &object).await?;
             }
         }
-        self.event("Fenced kube-controller-manager off").await
+        self.event("Fenced kube-controller-manager off").await;
+        Ok(())
     }
 
     /// Takes out of an object that is there what others have added to its spec. To apply it does not: what another owns of a
     /// set or of a map stays.
     async fn replace_spec(&self, path: &str, ours: &Value) -> Result<(), NoAnswer> {
         let Some(there) = read(&self.client, path).await? else { return Ok(()) };
-        let revision = there.pointer("/metadata/resourceVersion");
         let spec = replacing(ours.get("spec"), there.get("spec"));
-        let body = json!({ "metadata": { "resourceVersion": revision }, "spec": spec });
-        self.send(Method::PATCH, path, &body).await?;
-        Ok(())
+        self.patch(path, &there, json!({ "spec": spec })).await
     }
 
     /// Asks the daemon to begin nothing new, for a minute from now on; or, with nothing, to go on.
@@ -216,10 +212,7 @@ impl<'a> Switcher<'a> {
         for fence in self.fences {
             let path = format!("/apis/{API}/{}/{}", POLICIES.1, fence.name());
             let Some(policy) = read(&self.client, &path).await? else { continue };
-            let revision = policy.pointer("/metadata/resourceVersion");
-            let body =
-                json!({ "metadata": { "resourceVersion": revision, "annotations": { DRAIN: asked } } });
-            self.send(Method::PATCH, &path, &body).await?;
+            self.patch(&path, &policy, json!({ "metadata": { "annotations": { DRAIN: asked } } })).await?;
         }
         Ok(())
     }
@@ -230,11 +223,8 @@ impl<'a> Switcher<'a> {
         let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
         let left: Vec<&Value> =
             finalizers.into_iter().flatten().filter(|finalizer| *finalizer != FINALIZER).collect();
-        let of = |field: &str| object.pointer(&format!("/metadata/{field}"));
-        let revision = of("resourceVersion");
-        let freed = json!({ "metadata": { "resourceVersion": revision, "finalizers": left } });
-        self.send(Method::PATCH, &path, &freed).await?;
-        let same = json!({ "preconditions": { "uid": of("uid") } });
+        self.patch(&path, &object, json!({ "metadata": { "finalizers": left } })).await?;
+        let same = json!({ "preconditions": { "uid": object.pointer("/metadata/uid") } });
         match self.send(Method::DELETE, &path, &same).await {
             Ok(_) | Err(NoAnswer::Refused(404, _)) => Ok(()),
             Err(error) => Err(error),
@@ -257,13 +247,12 @@ impl<'a> Switcher<'a> {
     /// Through the subresource: whoever may do no more changes nothing of what runs.
     async fn scale(&self, replicas: u64) -> Result<(), NoAnswer> {
         let deployment = read(&self.client, DEPLOYMENT).await?.unwrap_or_default();
-        let revision = deployment.pointer("/metadata/resourceVersion");
-        let patch = json!({ "metadata": { "resourceVersion": revision }, "spec": { "replicas": replicas } });
-        self.send(Method::PATCH, &format!("{DEPLOYMENT}/scale"), &patch).await?;
-        Ok(())
+        let path = format!("{DEPLOYMENT}/scale");
+        self.patch(&path, &deployment, json!({ "spec": { "replicas": replicas } })).await
     }
 
-    async fn event(&self, what: &str) -> Result<(), NoAnswer> {
+    /// Tells what was done. Whoever refuses that undoes nothing.
+    async fn event(&self, what: &str) {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let event = json!({
             "apiVersion": "v1", "kind": "Event",
@@ -275,8 +264,7 @@ impl<'a> Switcher<'a> {
             "source": { "component": "mooring-switch" }, "count": 1,
             "firstTimestamp": now, "lastTimestamp": now,
         });
-        self.send(Method::POST, "/api/v1/namespaces/mooring-system/events", &event).await?;
-        Ok(())
+        let _ = self.send(Method::POST, "/api/v1/namespaces/mooring-system/events", &event).await;
     }
 }
 
@@ -294,7 +282,13 @@ pub(super) fn replacing(ours: Option<&Value>, there: Option<&Value>) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+
     use super::*;
+    use crate::fence::policies::FENCES;
 
     #[test]
     fn what_others_have_added_to_a_spec_is_taken_out() {
@@ -304,5 +298,25 @@ mod tests {
             "actions": ["Deny"], "match": { "rules": [1], "except": null }, "fail": "Fail", "more": null,
         });
         assert_eq!(replacing(Some(&ours), Some(&there)), patch);
+    }
+
+    #[tokio::test]
+    async fn what_was_done_is_done_although_its_event_is_refused() {
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            let code = match (request.method(), request.uri().path()) {
+                (&Method::GET, "/version") | (&Method::PATCH, _) => 200,
+                (&Method::POST, path) if path.ends_with("/selfsubjectreviews") => 201,
+                (&Method::POST, _) => 403,
+                _ => 404,
+            };
+            let status = json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code });
+            let answer = Response::builder().status(code).body(Body::from(status.to_string().into_bytes()));
+            Ok::<_, Infallible>(answer.unwrap())
+        });
+        let api = ApiServer::in_process(Client::new(service, "default"));
+        let fences = [&FENCES[0]];
+        let mut switcher = Switcher::new(&api, &fences).await.unwrap();
+        let seen = crate::switch::tests::ruled_by_the_manager();
+        assert_eq!(switcher.take(&SwitchStep::RaiseFence, &seen).await, Ok(()));
     }
 }

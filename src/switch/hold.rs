@@ -5,7 +5,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::Method;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
@@ -15,7 +14,7 @@ use tokio::{
 };
 
 use crate::{
-    fence::ask::{NoAnswer, ask, read},
+    fence::ask::{NoAnswer, patch, read, text},
     preflight::facts::MANAGER_LEASE,
 };
 
@@ -30,26 +29,13 @@ const RENEW_EVERY: Duration = Duration::from_secs(2);
 
 /// Who holds a lease.
 pub(super) fn holder(lease: &Value) -> &str {
-    lease.pointer("/spec/holderIdentity").and_then(Value::as_str).unwrap_or_default()
+    text(lease, "/spec/holderIdentity")
 }
 
 /// What a lease says that is held from now on.
 pub(super) fn held(identity: &str, lasts: Duration) -> Value {
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
     json!({ "holderIdentity": identity, "leaseDurationSeconds": lasts.as_secs(), "renewTime": now })
-}
-
-/// Writes a lease as it was read.
-pub(super) async fn write_lease(
-    client: &Client,
-    path: &str,
-    lease: &Value,
-    spec: &Value,
-) -> Result<(), NoAnswer> {
-    let revision = lease.pointer("/metadata/resourceVersion");
-    let body = json!({ "metadata": { "resourceVersion": revision }, "spec": spec });
-    ask(client, Method::PATCH, path, Some(&body)).await?;
-    Ok(())
 }
 
 /// Since when the lease is ours. Pure.
@@ -99,6 +85,11 @@ impl ManagerLease {
         self.hold.lock().await.note(lease, &self.identity, now)
     }
 
+    /// For how long it has been ours.
+    pub(super) async fn held(&self) -> Option<Duration> {
+        self.hold.lock().await.since.map(|since| since.elapsed())
+    }
+
     /// Takes, renews or gives up the lease, if that [may](ManagerHold::may_write) be. Returns whether it was written.
     pub(super) async fn write(&self, is_take: bool, spec: &Value) -> Result<bool, NoAnswer> {
         let mut hold = self.hold.lock().await;
@@ -109,7 +100,7 @@ impl ManagerLease {
         if !hold.may_write(is_take, &lease, &self.identity, Instant::now()) {
             return Ok(false);
         }
-        match write_lease(&self.client, MANAGER_LEASE, &lease, spec).await {
+        match patch(&self.client, MANAGER_LEASE, &lease, json!({ "spec": spec })).await {
             Ok(()) => {
                 hold.note(&json!({ "spec": spec }), &self.identity, Instant::now());
                 Ok(true)

@@ -114,8 +114,10 @@ pub async fn carry_out(
             _ => BETWEEN_LOOKS,
         })
         .await;
-        let seen = match observer.look().await {
-            Ok(SwitchSeen { fence: FenceStanding::Unknown(_), .. }) | Err(_) if misses < MOST_MISSES => {
+        let look = observer.look().await;
+        let may_miss = misses < MOST_MISSES && !observer.has_held_on().await;
+        let seen = match look {
+            Ok(SwitchSeen { fence: FenceStanding::Unknown(_), .. }) | Err(_) if may_miss => {
                 misses += 1;
                 continue;
             }

@@ -14,14 +14,16 @@ use tokio::time::Instant;
 
 use super::{
     hold::{FREED, LED_AT_STOP, LOCK, ManagerLease, holder},
-    step::{DaemonStanding, Direction, FenceStanding, ManagerRestart, ManagerStanding, SwitchSeen},
+    step::{
+        DaemonStanding, Direction, FenceStanding, ManagerRestart, ManagerStanding, SwitchSeen, longest_hold,
+    },
 };
 use crate::{
     attach_detach::state::desired::{volume_name::VolumeId, volume_source::Sharing},
     config::Controllers,
     fence::{
         arguments::{self, controllers, is_on, is_rolling, words},
-        ask::{NoAnswer, client, each, read},
+        ask::{NoAnswer, client, each, read, text},
         policies::Fence,
         probe::{hidden, look, raised},
         state::{FenceLook, FenceProof, FenceState, Proven},
@@ -178,6 +180,15 @@ impl<'a> Observer<'a> {
         Ok(SwitchSeen { fence, daemon, manager, unlisted, servers, unneeded })
     }
 
+    /// Whether KCM's lease was held for as long as it may be, whatever the looks show.
+    pub(super) async fn has_held_on(&self) -> bool {
+        let held = match &self.hold {
+            Some(hold) => hold.held().await,
+            None => None,
+        };
+        held.is_some_and(|held| held >= longest_hold(self.lasts))
+    }
+
     async fn manager(&mut self, lease: &Value, unwritable: Option<String>, now: Instant) -> ManagerStanding {
         let holder = holder(lease);
         let held_since = match &self.hold {
@@ -221,7 +232,7 @@ impl FenceView {
     pub(super) fn take(&mut self, look: &FenceLook, now: Instant) -> (FenceStanding, (usize, usize)) {
         let is_down = look.is_absent();
         let is_up = if self.is_back {
-            !is_down && !look.states.iter().any(FenceState::is_untold)
+            !is_down && !look.states.iter().any(FenceState::is_unread)
         } else {
             look.is_enforced()
         };
@@ -239,11 +250,13 @@ impl FenceView {
             FenceStanding::Partial(FenceState::Lingering.why().to_owned())
         } else if is_up {
             FenceStanding::Up { proven: up != Proven::No }
-        } else if let Some(why) = why(FenceState::is_untold) {
+        } else if let Some(why) = why(FenceState::is_unread) {
             FenceStanding::Unknown(why)
         } else if let Some(why) = why(|state| matches!(state, FenceState::Other(_))) {
             FenceStanding::Other(why)
-        } else if let Some(why) = why(FenceState::is_to_be_raised) {
+        } else if let Some(why) =
+            why(|state| matches!(state, FenceState::Absent | FenceState::Lingering | FenceState::Gone(_)))
+        {
             FenceStanding::Partial(why)
         } else {
             FenceStanding::Up { proven: false }
@@ -286,10 +299,6 @@ impl Renewals {
         self.is_alive &= may_lead;
         (self.is_alive, may_lead)
     }
-}
-
-fn text<'a>(object: &'a Value, at: &str) -> &'a str {
-    object.pointer(at).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn lasts(lease: &Value) -> Duration {

@@ -1,14 +1,34 @@
 //! What a look reads from objects.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
+use apiserver::connect::ApiServer;
+use http::{Request, Response};
+use kube::{Client, client::Body};
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Instant, advance};
 
 use super::{
-    observe::{Renewals, UnlistedVolumes, daemon, daemon_lease, has_led},
-    step::DaemonStanding,
+    hold::ManagerLease,
+    observe::{Observer, Renewals, UnlistedVolumes, daemon, daemon_lease, has_led},
+    step::{DaemonStanding, Direction},
 };
+
+#[tokio::test(start_paused = true)]
+async fn no_look_that_fails_keeps_the_managers_lease_held() {
+    let service =
+        tower::service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    let client = Client::new(service, "default");
+    let hold = ManagerLease::new(client.clone(), "mooring-switch_1".to_owned());
+    let api = ApiServer::in_process(client);
+    let observer = Observer::new(&api, &[], Some(hold.clone()), (Direction::KubeControllerManager, &[]));
+    assert!(!observer.has_held_on().await);
+    hold.note(&json!({ "spec": { "holderIdentity": "mooring-switch_1" } }), Instant::now()).await;
+    for (seconds, expected) in [(0, false), (180, false), (5, true)] {
+        advance(Duration::from_secs(seconds)).await;
+        assert_eq!(observer.has_held_on().await, expected, "{seconds}");
+    }
+}
 
 #[test]
 fn a_lease_is_led_by_whoever_was_seen_to_renew_it_and_free_when_it_has_expired() {

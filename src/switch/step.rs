@@ -220,6 +220,11 @@ pub(super) const MOST_TO_LEAD: Duration = Duration::from_mins(1);
 /// that works has attached a volume within this time, too.
 pub(super) const MOST_TO_WAIT: Duration = Duration::from_mins(3);
 
+/// How long KCM's lease is held at most: all of KCM stands still.
+pub(super) fn longest_hold(lasts: Duration) -> Duration {
+    exits_after(lasts) + MOST_TO_WAIT
+}
+
 /// From KCM's lease given up until a new process has it.
 const TAKE_OVER: Duration = Duration::from_secs(5);
 

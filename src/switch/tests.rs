@@ -166,6 +166,7 @@ fn a_probe_that_others_refuse_shows_nothing_of_a_server() {
         (vec![gone(), FenceState::Absent], [None, None], [up(true), up(true)]),
         (vec![other(), FenceState::Enforced], [None, None], [up(true), up(true)]),
         (vec![FenceState::Absent, FenceState::Unknown("u".into())], [None, None], [None, None]),
+        (vec![FenceState::Absent, FenceState::HalfRead("u".into())], [None, None], [None, None]),
     ];
     for (states, over, back) in cases {
         for (to, expected) in [(Direction::Mooring, over), (Direction::KubeControllerManager, back)] {
@@ -175,6 +176,8 @@ fn a_probe_that_others_refuse_shows_nothing_of_a_server() {
                 let look =
                     FenceLook { states: states.clone(), drain: None, server: Some("a".to_owned()), leases };
                 let standing = view.take(&look, start + Duration::from_secs(seconds)).0;
+                let is_unread = states.iter().any(FenceState::is_unread);
+                assert_eq!(matches!(standing, FenceStanding::Unknown(_)), is_unread, "{to:?} {states:?}");
                 let is_known = matches!(standing, FenceStanding::Up { .. } | FenceStanding::Absent { .. });
                 is_known.then_some(standing)
             };

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, time::Duration};
 
 use super::step::{
-    BY_RESTART, Direction, FenceStanding, MOST_TO_LEAD, MOST_TO_WAIT, SwitchSeen, SwitchStep, exits_after,
+    BY_RESTART, Direction, FenceStanding, MOST_TO_LEAD, MOST_TO_WAIT, SwitchSeen, SwitchStep, longest_hold,
     names,
 };
 use crate::fence::policies::Fence;
@@ -18,7 +18,7 @@ impl SwitchStep {
     pub fn given_up(&self, lasted: Duration, seen: &SwitchSeen) -> Option<String> {
         let (asked, servers) = seen.servers;
         // All of KCM stands still: what it may be denied on a server that nobody reaches is the lesser harm.
-        let most = exits_after(seen.manager.lasts) + MOST_TO_WAIT;
+        let most = longest_hold(seen.manager.lasts);
         if seen.manager.held.is_some_and(|held| held >= most) {
             return Some(format!(
                 "kube-controller-manager has stood still for {} s, and its lease is left to expire: see that your way leads to each \

@@ -55,11 +55,6 @@ pub struct SwitchArgs {
     #[arg(long)]
     pub yes: bool,
 
-    /// Controllers that mooring takes, as `mooring run --controllers` has them. The Deployment says it itself; a list that
-    /// differs from its own is refused. The way back takes down each fence that is there.
-    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
-    pub controllers: Option<String>,
-
     /// Over, although you cannot write kube-controller-manager's lease: on the way back, somebody has to restart it.
     #[arg(long)]
     pub one_way: bool,

@@ -4,20 +4,19 @@
 //! by whoever has mounted it, which pods alone show.
 
 use apiserver::{
-    ids::{ClaimKey, PodKey, Uid, VolumeName},
+    ids::{ClaimKey, PodKey, VolumeName},
     kinds::{
-        ClaimRef, Narrow as _, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy,
+        Narrow as _, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy,
         VolumeAttachment, VolumePhase,
     },
 };
 use serde_json::json;
 
 use super::proof::{
-    Proof, Proposal, claimants, demand_alone, demand_detached, forget, identity, listed, patch, suits,
-    unmarked,
+    Proof, Proposal, claimants, demand_alone, demand_detached, identity, listed, patch, suits, unmarked,
 };
 use crate::{
-    binder::{annotations::BOUND_BY_CONTROLLER, calls::WriteKind, reasons::ClaimReason},
+    binder::{calls::WriteKind, reasons::ClaimReason},
     explain::{snapshot::Snapshot, view::claims_of},
 };
 
@@ -40,7 +39,7 @@ pub(super) fn propose(snapshot: &Snapshot, name: &VolumeName, proof: &mut Proof)
         "its reclaim policy is Retain: nothing else is about to delete it",
         "its reclaim policy is not Retain: it is about to be deleted or scrubbed",
     );
-    let Some(reference) = volume.spec.claim_ref.clone() else {
+    let Some(reference) = &volume.spec.claim_ref else {
         proof.against.push(format!("pv/{name} refers to no claim: there is nothing to free"));
         return None;
     };
@@ -90,10 +89,7 @@ pub(super) fn propose(snapshot: &Snapshot, name: &VolumeName, proof: &mut Proof)
 
     // The binder is asked what it makes of it.
     let changed = snapshot.fork();
-    changed.change::<PersistentVolume>(name, |volume| {
-        volume.spec.claim_ref = Some(ClaimRef { uid: Uid::default(), ..reference });
-        forget(&mut volume.metadata, &[BOUND_BY_CONTROLLER]);
-    });
+    changed.change::<PersistentVolume>(name, |volume| volume.patch(&request.body));
     let outlook = changed.ask_binder();
     let write = outlook.volumes.get(name).and_then(|place| place.write);
     let taken = outlook.claims.values().any(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use apiserver::{
     ids::{ClaimKey, VolumeName},
-    kinds::{Meta, Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
+    kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim, VolumeAttachment},
     tables::Stored,
 };
 use serde::Serialize;
@@ -187,10 +187,4 @@ pub(super) fn suits(claim: &PersistentVolumeClaim, volume: &PersistentVolume, pr
         }
         Err(unreadable) => proof.against.push(format!("the claim cannot be read: {unreadable}")),
     }
-}
-
-/// Takes annotations off.
-pub(super) fn forget(metadata: &mut Meta, annotations: &[&str]) {
-    let kept = metadata.annotations.iter().filter(|(key, _)| !annotations.contains(&key.as_str()));
-    metadata.annotations = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
 }

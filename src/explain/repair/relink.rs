@@ -5,16 +5,14 @@
 
 use apiserver::{
     ids::{ClaimKey, VolumeName},
-    kinds::{ClaimPhase, ClaimRef, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
+    kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy},
 };
 use serde_json::json;
 
-use super::proof::{Proof, Proposal, claimants, demand_alone, forget, listed, patch, suits, unmarked};
+use super::proof::{Proof, Proposal, claimants, demand_alone, listed, patch, suits, unmarked};
 use crate::{
     binder::{
-        annotations::{
-            BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, STORAGE_PROVISIONER, has,
-        },
+        annotations::{BETA_STORAGE_PROVISIONER, BIND_COMPLETED, STORAGE_PROVISIONER, has},
         reasons::ClaimReason,
     },
     explain::snapshot::Snapshot,
@@ -39,33 +37,26 @@ pub(super) fn propose(
         return None;
     }
 
-    let mut requests = Vec::new();
     let reference = json!({
         "kind": PersistentVolumeClaim::KIND, "apiVersion": "v1", "namespace": key.namespace(),
         "name": key.name(), "uid": claim.metadata.uid, "resourceVersion": null,
     });
     // Without it a claim that is bound elsewhere meanwhile leaves the volume reserved, and not free (KCM: unbindVolume).
-    requests.push(patch(&*volume, unmarked(&volume), json!({ "spec": { "claimRef": reference } })));
-    let forgets = claim.spec.volume_name.is_empty() && has(&claim.metadata, BIND_COMPLETED);
-    if forgets {
+    let request = patch(&*volume, unmarked(&volume), json!({ "spec": { "claimRef": reference } }));
+    // The binder is asked what it makes of it.
+    let changed = snapshot.fork();
+    changed.change::<PersistentVolume>(name, |volume| volume.patch(&request.body));
+    let mut requests = vec![request];
+    if claim.spec.volume_name.is_empty() && has(&claim.metadata, BIND_COMPLETED) {
         // An open claim that a provisioner was asked about would get a new volume as well.
         let forgotten: serde_json::Map<String, serde_json::Value> = FORGOTTEN
             .into_iter()
             .filter(|key| has(&claim.metadata, key))
             .map(|key| (key.to_owned(), json!(null)))
             .collect();
-        requests.push(patch(&*claim, json!({ "annotations": forgotten }), json!({})));
-    }
-
-    // The binder is asked what it makes of it.
-    let changed = snapshot.fork();
-    changed.change::<PersistentVolume>(name, |volume| {
-        let (namespace, name) = (key.namespace().into(), key.name().into());
-        volume.spec.claim_ref = Some(ClaimRef { namespace, name, uid: claim.metadata.uid.clone() });
-        forget(&mut volume.metadata, &[BOUND_BY_CONTROLLER]);
-    });
-    if forgets {
-        changed.change::<PersistentVolumeClaim>(key, |claim| forget(&mut claim.metadata, &FORGOTTEN));
+        let request = patch(&*claim, json!({ "annotations": forgotten }), json!({}));
+        changed.change::<PersistentVolumeClaim>(key, |claim| claim.patch(&request.body));
+        requests.push(request);
     }
     let outlook = changed.ask_binder();
     let reason = outlook.claims.get(key).and_then(|place| place.reason.as_deref());

@@ -11,6 +11,7 @@ mod csi;
 mod each;
 mod meta;
 mod node;
+mod patched;
 mod pod;
 mod source;
 mod template;

@@ -1,18 +1,22 @@
 //! How answers are encoded, and which encodings are asked for.
 
+use clap::ValueEnum;
+
 /// Media type of protobuf.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// Media type of JSON.
 const JSON: &str = "application/json";
 
-/// What answers we ask for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What answers we ask for, also as a flag says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Accept {
-    /// Protobuf, and JSON from servers that cannot speak it.
+    /// Kubernetes' protobuf, where the server has it.
     #[default]
+    #[value(name = "application/vnd.kubernetes.protobuf")]
     Protobuf,
-    /// JSON alone.
+    /// JSON.
+    #[value(name = "application/json")]
     Json,
 }
 
