@@ -224,7 +224,7 @@ fn holder(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
     let over = get::<Pod>(view, user).and_then(|pod| pod.metadata.deletion_timestamp.as_deref().copied());
     let late = over.map(|over| view.now().as_second() - over.as_second());
     let silent = get::<Node>(view, node).filter(|node| !node.is_ready());
-    let case = match (&silent, late) {
+    let case = match (silent.as_ref().filter(|it| !it.kubelet_speaks()), late) {
         // No kubelet ends the pod there, or unmounts.
         (Some(_), Some(_)) => "HeldByNode by silent node and ending pod",
         (Some(_), None) => "HeldByNode by silent node",
@@ -255,8 +255,11 @@ fn silent_for(view: &View<'_>, node: &NodeName) -> String {
 
 /// A node that is not Ready holds a volume, or is to; and what follows when it is back.
 pub(super) fn brought_back(link: Link, node: &NodeName, object: Option<&Node>, then: &str) -> Link {
-    let is_declared_off = object.is_some_and(Node::is_out_of_service);
-    let case = if is_declared_off { "+silent node declared off" } else { "+silent node" };
+    let case = match object {
+        Some(object) if object.is_out_of_service() => "+silent node declared off",
+        Some(object) if object.kubelet_speaks() => "+ailing node",
+        _ => "+silent node",
+    };
     link.and(case, &[("node", node), ("then", &then)])
 }
 

@@ -37,6 +37,7 @@ fn silent(view: &View<'_>, pod: &Pod, until: &str) -> Option<Link> {
     let node = get::<Node>(view, name).filter(|node| !node.is_ready())?;
     let since = node.ready().and_then(|ready| ready.last_transition_time);
     let what = match (pod.metadata.is_terminating(), pod.status.phase) {
+        _ if node.kubelet_speaks() => "its kubelet reports that it is not well",
         (true, _) => "its kubelet, which would end the pod, does not report",
         (false, PodPhase::Running) => "whether the pod still runs is not known",
         (false, _) => "its kubelet starts no pods",

@@ -126,6 +126,11 @@ rows! {
               are detached by force (first see: mooring whatif taint {node})",
             "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"),
         Also("+never by hand");
+    "+ailing node": Blocked, "",
+        safe("see why the kubelet of {node} is not well (container runtime, network, disk), and mend that: {then} when it is",
+            "kubectl describe node {node}"),
+        never("declare {node} out of service, or delete it, while its kubelet reports: its machine runs, and may write"),
+        Also("+never by hand");
     "+silent node declared off": Blocked, "",
         safe("bring {node} back: {then} when its kubelet reports", ""),
         safe("it has the taint node.kubernetes.io/out-of-service already: its pods are removed, and its \
