@@ -11,14 +11,17 @@ use std::{
 
 use apiserver::{
     ids::{AttachmentName, NodeName, VolumeName},
-    kinds::{Narrow, PersistentVolume, Pod, VolumeAttachment, VolumeSpec},
+    kinds::{Meta, Narrow, PersistentVolume, Pod, VolumeAttachment},
 };
 use k8s_openapi::jiff::Timestamp;
 
 use super::snapshot::Snapshot;
 use crate::attach_detach::{
     dry_run::Outlook,
-    state::desired::{volume_name::VolumeId, volume_source::Sharing},
+    state::desired::{
+        volume_name::VolumeId,
+        volume_source::{CsiVolume, Sharing, Storage, of_persistent_volume},
+    },
 };
 
 type Volumes = BTreeMap<VolumeName, Arc<PersistentVolume>>;
@@ -52,11 +55,9 @@ pub(super) fn look(snapshot: &Snapshot, outlook: &Outlook) -> BTreeMap<VolumeId,
     let volumes = snapshot.objects.volumes.snapshot();
     let mut all: BTreeMap<VolumeId, Places> = BTreeMap::new();
     for attachment in snapshot.objects.attachments.snapshot().into_values() {
-        let Some(spec) = source(&attachment, &volumes) else { continue };
-        let Some(csi) = &spec.csi else { continue };
-        let places = all.entry(VolumeId::csi(&csi.driver, &csi.volume_handle)).or_default();
-        let sharing = Sharing::of(spec.access_modes.iter().map(|mode| &**mode));
-        places.is_exclusive |= sharing == Sharing::Exclusive;
+        let Some(volume) = source(&attachment, &volumes) else { continue };
+        let places = all.entry(volume.id).or_default();
+        places.is_exclusive |= volume.sharing == Sharing::Exclusive;
         places.attachments.push(attachment);
     }
     if snapshot.is_listed::<Pod>() {
@@ -93,13 +94,17 @@ fn in_use(snapshot: &Snapshot, outlook: &Outlook, all: &mut BTreeMap<VolumeId, P
     }
 }
 
-/// The volume that an attachment is of.
-fn source<'a>(attachment: &'a VolumeAttachment, volumes: &'a Volumes) -> Option<&'a VolumeSpec> {
+/// The volume that an attachment is of, as its driver knows it: also of an in-tree plugin that a driver has taken over.
+fn source(attachment: &VolumeAttachment, volumes: &Volumes) -> Option<CsiVolume> {
     let source = &attachment.spec.source;
-    match &source.persistent_volume_name {
-        Some(name) => volumes.get(name).map(|volume| &volume.spec),
-        None => source.inline_volume_spec.as_deref(),
-    }
+    let storage = match &source.persistent_volume_name {
+        Some(name) => {
+            let volume = volumes.get(name)?;
+            of_persistent_volume(&volume.metadata, &volume.spec)
+        }
+        None => of_persistent_volume(&Meta::default(), source.inline_volume_spec.as_deref()?),
+    };
+    if let Ok(Storage::Csi(volume)) = storage { Some(volume) } else { None }
 }
 
 /// How an attachment holds its volume. One that is being deleted does so until it is gone, with any value of `attached`:
