@@ -147,6 +147,7 @@ pub fn drain(snapshot: &Snapshot, name: &NodeName, earlier: Option<&Snapshot>) -
     let on_node = view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
     let mut volumes: Vec<DrainedVolume> =
         on_node.filter_map(|((volume, _), it)| node_volume(&view, name, volume, it)).collect();
+    volumes.extend(foreign(&view, name));
     volumes.sort_by(|one, other| {
         let key = |it: &DrainedVolume| (it.stage, it.since.unwrap_or(Timestamp::MAX));
         key(one).cmp(&key(other)).then_with(|| one.volume.cmp(&other.volume))
@@ -270,6 +271,26 @@ fn node_volume(
         since,
         waits_for: if is_timed { told("+drain timed", &[("told", &waits_for)]) } else { waits_for },
         is_timed,
+    })
+}
+
+/// Attachments that no controller takes away: under another name than their volume's, or of a volume that is gone.
+fn foreign<'a>(view: &'a View<'_>, name: &'a NodeName) -> impl Iterator<Item = DrainedVolume> + 'a {
+    let there = view.attach_detach.foreign.iter().filter(move |(_, (_, node))| node == name);
+    there.filter_map(|(name, _)| {
+        let attachment = get::<VolumeAttachment>(view, name)?;
+        let metadata = &attachment.metadata;
+        let source = attachment.spec.source.persistent_volume_name.as_ref();
+        Some(DrainedVolume {
+            volume: source.map_or_else(|| name.to_string(), ToString::to_string),
+            driver: attachment.spec.attacher.to_string(),
+            claim: None,
+            pod: None,
+            stage: DrainStage::Mounted,
+            since: metadata.deletion_timestamp.as_deref().copied().or(metadata.creation_timestamp),
+            waits_for: told("+drain foreign", &[("name", name)]),
+            is_timed: false,
+        })
     })
 }
 
