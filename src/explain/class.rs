@@ -2,7 +2,7 @@
 
 use apiserver::{
     ids::ClassName,
-    kinds::{ClaimPhase, ObjectRef, PersistentVolumeClaim, StorageClass},
+    kinds::{ClaimPhase, ObjectRef, PersistentVolume, PersistentVolumeClaim, StorageClass},
 };
 
 use super::{
@@ -18,6 +18,8 @@ use crate::binder::{annotations::csi_name, matching::predicate::claim_class};
 pub(super) fn link(view: &View<'_>, name: &ClassName) -> Link {
     let subject = ObjectRef::Class(name.clone());
     view.list::<StorageClass>();
+    // Who has made volumes is there, or was.
+    view.list::<PersistentVolume>();
     let Some(class) = view.read::<StorageClass>(name) else {
         let mut link = missing::<StorageClass>(view, &subject, name, "NotFound");
         if link.verdict == Verdict::NotFound {

@@ -23,7 +23,10 @@ use super::{
     snapshot::{LEASES, Snapshot},
     subject::field,
 };
-use crate::fence::arguments::{value, words_of};
+use crate::{
+    binder::annotations::PROVISIONED_BY,
+    fence::arguments::{value, words_of},
+};
 
 /// Which side-car.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
@@ -77,6 +80,8 @@ pub struct Sidecars<'a> {
     snapshot: &'a Snapshot,
     leases: BTreeMap<&'a str, &'a Lease>,
     event_sources: BTreeSet<&'a str>,
+    /// Provisioners that have made volumes which are there.
+    makers: BTreeSet<String>,
 }
 
 impl<'a> Sidecars<'a> {
@@ -96,7 +101,13 @@ impl<'a> Sidecars<'a> {
             // The provisioner calls itself <driver>_<pod>_<uuid>.
             source.split('_').next()
         });
-        Self { snapshot, leases, event_sources: sources.filter(|source| !source.is_empty()).collect() }
+        let event_sources = sources.filter(|source| !source.is_empty()).collect();
+        let mut makers = BTreeSet::new();
+        snapshot.objects.volumes.for_each(|volume| {
+            let maker = volume.metadata.annotation(PROVISIONED_BY);
+            makers.extend(maker.filter(|maker| !makers.contains(*maker)).map(str::to_owned));
+        });
+        Self { snapshot, leases, event_sources, makers }
     }
 
     /// The lease of a side-car.
@@ -134,7 +145,7 @@ impl<'a> Sidecars<'a> {
         let is_installed = self.snapshot.objects.drivers.get(&DriverName::from(driver)).is_some();
         let has_spoken = match sidecar {
             Sidecar::Attacher => false,
-            Sidecar::Provisioner => self.event_sources.contains(driver),
+            Sidecar::Provisioner => self.event_sources.contains(driver) || self.makers.contains(driver),
             Sidecar::Resizer => self.event_sources.contains(format!("external-resizer {driver}").as_str()),
         };
         let was_looked_for = self.snapshot.was_read(LEASES) && self.snapshot.is_listed::<CsiDriver>();
@@ -164,6 +175,12 @@ impl<'a> Sidecars<'a> {
                     "{name} {driver} was asked {age} ago and has not answered, and there is no lease of it: it does not \
                      run, or runs without leader election and does not get on"
                 ))
+            }
+            // One without leader election, and without a CSIDriver, has not spoken yet.
+            Presence::NotSeen
+                if asked.is_some_and(|it| it.checked_add(SILENCE).is_ok_and(|it| it >= now)) =>
+            {
+                None
             }
             Presence::NotSeen => Some(format!(
                 "{name} {driver} is not installed: there is no lease, no CSIDriver and no event of that name"

@@ -285,7 +285,12 @@ fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
                 "volumeattachments",
             ],
         ),
-        ("a class", "sc/fast", seen([class()]), &["leases", "storageclass/fast", "storageclasses"]),
+        (
+            "a class",
+            "sc/fast",
+            seen([class()]),
+            &["leases", "persistentvolumes", "storageclass/fast", "storageclasses"],
+        ),
     ];
     for (name, subject, seen, expected) in cases {
         let mut expected = expected.to_vec();
