@@ -99,9 +99,9 @@ fn answer(view: &View<'_>, subject: &ObjectRef) -> Explanation {
             actions.push(Action { risk: Risk::Safe, text: text.to_owned(), command: Vec::new() });
         }
     }
-    let (candidates, others) = match subject {
+    let candidates = match subject {
         ObjectRef::Claim(key) => claim::candidates(view, key),
-        _ => (Vec::new(), 0),
+        _ => Vec::new(),
     };
     let chain = chain(subject, &links);
     let mut unknown = unknown(&links);
@@ -109,9 +109,6 @@ fn answer(view: &View<'_>, subject: &ObjectRef) -> Explanation {
         unknown.push(
             "The claims of the class were not read: mooring doctor reports those that wait.".to_owned(),
         );
-    }
-    if others > 0 && !candidates.is_empty() {
-        unknown.push(format!("{others} more volumes are bound to other claims and are not shown."));
     }
     Explanation {
         api_version: API_VERSION,

@@ -6,10 +6,8 @@
 use std::collections::BTreeSet;
 
 use apiserver::{
-    ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, VolumeName},
-    kinds::{
-        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment,
-    },
+    ids::{AttachmentName, DriverName, NodeName, PodKey, VolumeName},
+    kinds::{CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, Pod, VolumeAttachment},
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -23,7 +21,7 @@ use super::{
     sidecars::Sidecar,
     subject::field,
     table::Facts,
-    view::{MANY_NODES, View, claims_of, get, runs_on},
+    view::{MANY_NODES, View, get},
 };
 use crate::attach_detach::{
     decide::{force::Unforced, verdict::Waiting},
@@ -380,16 +378,6 @@ fn waits(
     }
 }
 
-/// A pod that is not gone and uses a volume on a node that is: of such a node the controller no longer counts it.
-fn last_user(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<PodKey> {
-    let is_bound_to_it = |key: &ClaimKey| {
-        let claim = get::<PersistentVolumeClaim>(view, key)?;
-        volume_of(view.objects(), &claim.spec.volume_name)
-    };
-    let has_it = |pod: &Pod| claims_of(pod).any(|key| is_bound_to_it(&key).as_ref() == Some(volume));
-    view.snapshot.keys(|pod| runs_on(pod, node) && has_it(pod)).into_iter().next()
-}
-
 /// A kubelet is to unmount: it will, or it is silent and time may force, or nothing does.
 fn unmounts(
     view: &View<'_>,
@@ -399,11 +387,6 @@ fn unmounts(
     unforced: Unforced,
 ) -> Link {
     let (subject, code, is_gone) = (subject(volume, node), waiting.code(), view.is_gone(node));
-    if let Some(pod) = last_user(view, volume, node).filter(|_| is_gone) {
-        // The node is gone, and its pod is not: the six minutes begin when it is.
-        // KCM: pkg/controller/volume/attachdetach/reconciler, SetDetachRequestTime.
-        return Link::told_of(&subject, code, "outlived", &[("node", node), ("pod", &pod)]);
-    }
     let state =
         if is_gone { "does not exist".to_owned() } else { format!("is not Ready{}", silent_for(view, node)) };
     let (kind, patience) = match unforced {

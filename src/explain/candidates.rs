@@ -27,21 +27,20 @@ pub(super) const MOST_CANDIDATES: usize = 100;
 /// Up to so many volumes in the cluster, those that are bound to others are listed, too.
 const FEW: usize = 12;
 
-/// The candidates, and how many more volumes there are that are bound to other claims.
+/// The candidates.
 pub(super) fn candidates(
     objects: &Objects,
     claim: &PersistentVolumeClaim,
     chosen: Option<&VolumeName>,
     now: Timestamp,
     unreachable: &dyn Fn(&PersistentVolume) -> Option<String>,
-) -> (Vec<Candidate>, usize) {
-    let (mut found, mut bound) = (Vec::new(), 0);
+) -> Vec<Candidate> {
+    let mut found = Vec::new();
     // Where there are few volumes, those of others are of interest, too.
     let is_small = objects.volumes.len() <= FEW;
     objects.volumes.for_each(|volume| {
         let is_own = volume.spec.claim_ref.as_ref().is_some_and(|reference| reference.key() == claim.key());
         if volume.status.phase == VolumePhase::Bound && !is_own && !is_small {
-            bound += 1;
             return;
         }
         let mut faults = faults(volume, claim, now);
@@ -62,7 +61,7 @@ pub(super) fn candidates(
     });
     found.sort_by(|one, other| (one.faults.len(), &one.name).cmp(&(other.faults.len(), &other.name)));
     found.truncate(MOST_CANDIDATES);
-    (found, bound)
+    found
 }
 
 /// All that is wrong with a volume for a claim.

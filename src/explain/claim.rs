@@ -88,12 +88,12 @@ pub(super) fn chosen(reason: Option<&ClaimReason>) -> Option<&VolumeName> {
     }
 }
 
-/// What might fit, if that is of interest; and how many volumes are others'.
-pub(super) fn candidates(view: &View<'_>, key: &ClaimKey) -> (Vec<Candidate>, usize) {
-    let Some(claim) = get::<PersistentVolumeClaim>(view, key) else { return (Vec::new(), 0) };
-    if !claim.spec.volume_name.is_empty() || !view.snapshot.is_listed::<PersistentVolume>() {
-        return (Vec::new(), 0);
-    }
+/// What might fit, if that is of interest.
+pub(super) fn candidates(view: &View<'_>, key: &ClaimKey) -> Vec<Candidate> {
+    let claim = get::<PersistentVolumeClaim>(view, key).filter(|it| it.spec.volume_name.is_empty());
+    let Some(claim) = claim.filter(|_| view.snapshot.is_listed::<PersistentVolume>()) else {
+        return Vec::new();
+    };
     look_at_reach(view, claim_class(&claim));
     let place = view.claim(key);
     let reach = |volume: &PersistentVolume| {

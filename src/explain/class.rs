@@ -32,20 +32,14 @@ pub(super) fn link(view: &View<'_>, name: &ClassName) -> Link {
     let driver = csi_name(named).unwrap_or(named);
     let when =
         class.volume_binding_mode.map_or_else(|| "no binding mode".to_owned(), |mode| format!("{mode:?}"));
-    let presence = view.sidecars().presence(driver, Sidecar::Provisioner);
-    let case = match presence {
+    let case = match view.sidecars().presence(driver, Sidecar::Provisioner) {
         _ if driver == NO_PROVISIONER => "NoProvisioner",
         Presence::Seen => "ProvisionerSeen",
         Presence::NoLease => "ProvisionerUnknown without lease",
         Presence::Unknown => "ProvisionerUnknown unread",
         Presence::Gone(_) | Presence::NotSeen => "ProvisionerNotSeen",
     };
-    let told = match presence {
-        Presence::Gone(since) => {
-            format!("provisioner {driver} was seen last at {since}: its lease is not renewed")
-        }
-        _ => format!("nothing answers to the name {driver}: no lease, no CSIDriver, no event"),
-    };
+    let told = view.sidecars().absence(driver, Sidecar::Provisioner, None).unwrap_or_default();
     let first = Link::told(&subject, case, &[("driver", &driver), ("told", &told)]);
     let mut detail = format!("{named}  {when}  {:?}", class.reclaim_policy);
     let grows = view.whole(&subject).and_then(|class| class.get("allowVolumeExpansion")?.as_bool());

@@ -107,13 +107,13 @@ fn source(attachment: &VolumeAttachment, volumes: &Volumes) -> Option<CsiVolume>
     if let Ok(Storage::Csi(volume)) = storage { Some(volume) } else { None }
 }
 
-/// How an attachment holds its volume. One that is being deleted does so until it is gone, with any value of `attached`:
+/// How an attachment holds its volume, the firmest first. One that is being deleted does so until it is gone, with any value of `attached`:
 /// after an attach of unknown outcome, the driver has not been asked yet.
-fn hold(attachment: &VolumeAttachment) -> &'static str {
+fn hold(attachment: &VolumeAttachment) -> (u8, &'static str) {
     match (attachment.metadata.is_terminating(), attachment.status.attached) {
-        (true, _) => "not yet detached from",
-        (false, true) => "attached to",
-        (false, false) => "being attached to",
+        (false, true) => (0, "attached to"),
+        (true, _) => (1, "not yet detached from"),
+        (false, false) => (2, "being attached to"),
     }
 }
 
@@ -126,18 +126,15 @@ impl Places {
             return None;
         }
         self.attachments.sort_by_key(|it| (it.metadata.creation_timestamp, it.key()));
-        let named = |word: &str| {
-            let there = self.attachments.iter().filter(|it| hold(it) == word);
-            let nodes: BTreeSet<&str> = there.map(|it| it.spec.node_name.as_str()).collect();
-            nodes.into_iter().collect::<Vec<_>>().join(", ")
-        };
-        let told: Vec<String> = ["attached to", "not yet detached from", "being attached to"]
+        let mut held: BTreeMap<_, BTreeSet<&str>> = BTreeMap::new();
+        for attachment in &self.attachments {
+            held.entry(hold(attachment)).or_default().insert(attachment.spec.node_name.as_str());
+        }
+        let told = held
             .into_iter()
-            .map(|word| (named(word), word))
-            .filter(|(nodes, _)| !nodes.is_empty())
-            .map(|(nodes, word)| format!("{word} {nodes}"))
-            .chain(self.in_use.iter().map(|node| format!("in use on {node}, which has no attachment")))
-            .collect();
+            .map(|((_, word), nodes)| format!("{word} {}", nodes.into_iter().collect::<Vec<_>>().join(", ")));
+        let in_use = self.in_use.iter().map(|node| format!("in use on {node}, which has no attachment"));
+        let told: Vec<String> = told.chain(in_use).collect();
         let first = self.attachments.first().map(|it| it.spec.node_name.clone());
         let since = |it: &VolumeAttachment| {
             it.metadata.creation_timestamp.filter(|_| first.as_ref() != Some(&it.spec.node_name))

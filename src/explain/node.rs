@@ -10,13 +10,14 @@ use apiserver::{
 use super::{
     age,
     attachment::{self, brought_back},
+    foreign,
     links::{Link, missing},
     read::requests::Read,
     report::Verdict,
     view::{View, claims_of, get, runs_on},
     volume,
 };
-use crate::attach_detach::state::desired::{WhyUnresolved, volume_name::VolumeId};
+use crate::attach_detach::state::desired::WhyUnresolved;
 
 /// The chain of a node: itself, and each volume that waits there.
 pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
@@ -33,8 +34,11 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
         let told = format!("node {name} has no object, and volumes may be on it");
         first = Link::told(&subject, "NodeGone", &[("told", &told)]);
     }
+    let foreign = view.attach_detach.foreign.iter().filter(|(_, (_, node))| node == name);
+    let foreign: Vec<Link> = foreign.filter_map(|(name, _)| foreign::foreign(view, name)).collect();
     // Of a node without object, nothing is known to be registered or not.
-    std::iter::once(first).chain(waiting(view, name)).chain(unregistered(view, name)).collect()
+    let links = std::iter::once(first).chain(foreign).chain(waiting(view, name));
+    links.chain(unregistered(view, name)).collect()
 }
 
 /// What is known to be on a node: its pods with their claims, and its attachments with their volumes. Returns the volumes that the
@@ -58,10 +62,6 @@ pub(super) fn own(view: &View<'_>, name: &NodeName, node: &Node) -> Link {
     let ready = if node.is_ready() { "Ready" } else { "not Ready" };
     let (listed, used) = (node.status.volumes_attached.len(), node.status.volumes_in_use.len());
     let mut message = format!("{ready}; {} attached, {used} in use", age::counted(listed, "volume"));
-    let lingering = lingering(view, name, node);
-    if lingering > 0 && node.is_ready() {
-        message = format!("{message}, of which {lingering} without attachment and pod: see mooring doctor");
-    }
     let is_out_of_service = node.is_out_of_service();
     if is_out_of_service {
         message.push_str(
@@ -105,15 +105,6 @@ fn unregistered(view: &View<'_>, name: &NodeName) -> Vec<Link> {
     let drivers: BTreeSet<&str> =
         desired.filter(|it| it.node == *name).map(|it| it.volume.driver_and_handle().0).collect();
     drivers.into_iter().filter_map(|driver| attachment::unregistered_driver(view, driver, name)).collect()
-}
-
-/// Volumes that the kubelet reports in use, for which there is neither an attachment nor a pod: they may be mounted still.
-fn lingering(view: &View<'_>, name: &NodeName, node: &Node) -> usize {
-    let is_lingering = |id: &VolumeId| {
-        view.snapshot.is_absent(&ObjectRef::Attachment(id.attachment_name(name)))
-            && view.users(id, name).next().is_none()
-    };
-    node.status.volumes_in_use.iter().filter_map(|it| VolumeId::parse_csi(it)).filter(is_lingering).count()
 }
 
 fn waiting(view: &View<'_>, name: &NodeName) -> Vec<Link> {

@@ -97,7 +97,7 @@ const EVERYWHERE: &[Different] = &[
     (
         "pods-held-back",
         "node/b",
-        "Waiting DetachWaitingForUnmount",
+        "Blocked ForeignAttachment",
         "who asks about a node does not read the lists of all others; the doctor does",
     ),
     ("pods-held-back", "pvc/long -n shop", "Waiting WaitingForProvisioner", MADE_NOW),

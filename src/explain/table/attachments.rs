@@ -114,12 +114,6 @@ rows! {
     "DetachWaitingForUnmount never forced" |
     "DetachWaitingForNode never forced": Blocked, "on {node}: {told}",
         waits("Node", "{node}", "{state}");
-    "DetachWaitingForNode outlived" | "DetachWaitingForUnmount outlived": Waiting,
-        "on {node}: the node has no object, and may still use the volume; pod {pod} is still there, and \
-         kube-controller-manager detaches the volume by force six minutes after that pod is gone",
-        waits("Pod", "{pod}", "is still there"),
-        next("ForceDetach", "six minutes have passed since {pod} went, and {node} has not come back"),
-        Also("+gone node");
     "+silent node": Blocked, "",
         safe("bring {node} back: {then} when its kubelet reports", ""),
         care("only if {node} is proven off (powered down or fenced): its pods are removed, and its volumes \
