@@ -17,12 +17,13 @@ use std::{
     fmt::Display,
     io::{self, Read},
     path::Path,
+    time::Duration,
 };
 
 use self::{
     connection::Connection,
     daemon::{DaemonClient, stand_without},
-    output::{Looks, Repeats, print, printed},
+    output::{Looks, print, printed},
 };
 pub use self::{
     output::{QueryStop, USAGE, finish},
@@ -63,8 +64,8 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
         Some(url) => Some(DaemonClient::find(&connection.api, url, args.daemon_ca.as_deref()).await),
         None => None,
     };
-    let mut looks =
-        args.wait.map_or_else(|| Looks::watching(args.watch), |most| Looks::new(Repeats::UntilWell(most)));
+    let wait = args.wait.map(|most| most.unwrap_or(Duration::MAX));
+    let mut looks = Looks::new(args.watch, wait);
     loop {
         let snapshot = connection.reader.read(&question).await?;
         let mut explanation = answer(&snapshot, &subject);
@@ -87,7 +88,7 @@ pub async fn doctor(args: &DoctorArgs) -> Result<Verdict, QueryStop> {
     let connection = Connection::new(&args.view.connection).await?;
     let of = args.view.connection.namespace.as_deref();
     let question = Question::Cluster(connection.namespace.clone());
-    let mut looks = Looks::watching(args.watch);
+    let mut looks = Looks::new(args.watch, None);
     loop {
         let snapshot = connection.reader.read(&question).await?;
         let findings = find::doctor(&snapshot, of);
@@ -105,7 +106,7 @@ pub async fn node(args: &NodeArgs) -> Result<Verdict, QueryStop> {
     let name: NodeName = node_name(&args.node).map_err(|line| QueryStop(USAGE, line))?;
     let connection = Connection::new(&args.view.connection).await?;
     let question = Question::Drain(name.clone());
-    let (mut looks, mut earlier) = (Looks::watching(args.watch), None);
+    let (mut looks, mut earlier) = (Looks::new(args.watch, None), None);
     loop {
         let snapshot = connection.reader.read(&question).await?;
         let mut view = drain(&snapshot, &name, earlier.as_ref());

@@ -3,11 +3,13 @@
 //! In: a snapshot, a subject, and what is assumed of the controllers. Out: an [`Explanation`]. The link that decides is the
 //! last of those that stand worst: what it waits for is what everything before it waits for.
 
+use std::collections::BTreeSet;
+
 use apiserver::{
-    ids::{AttachmentName, Uid},
+    ids::{AttachmentName, Uid, VolumeName},
     kinds::{
-        ClaimPhase, ClaimRef, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase,
-        StorageClass, VolumeAttachment,
+        ClaimPhase, ClaimRef, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
+        PodPhase, VolumeAttachment,
     },
 };
 use serde_json::{Value, json};
@@ -17,7 +19,9 @@ use super::{
     evidence::{evidence, timeline},
     foreign,
     links::{Link, missing, set_well},
-    node, pod, reasons,
+    node, pod,
+    read::requests::Read,
+    reasons,
     report::{API_VERSION, Action, Explanation, Next, Observed, Risk, Step, Verdict},
     said::last_word,
     sheet::next_condition,
@@ -26,7 +30,7 @@ use super::{
     view::{View, get},
     volume,
 };
-use crate::attach_detach::dry_run::volume_of;
+use crate::attach_detach::{dry_run::volume_of, state::desired::volume_name::VolumeKind};
 
 /// What no object says of a forced detach.
 pub(super) const TIMER: &str = "Only the controller knows when a pod there last had the volume; no object shows it. After a restart it \
@@ -35,21 +39,30 @@ pub(super) const TIMER: &str = "Only the controller knows when a pod there last 
 /// Explains one object.
 #[must_use]
 pub fn explain(snapshot: &Snapshot, subject: &ObjectRef) -> Explanation {
-    let view = View::new(snapshot);
-    let mut links = links(&view, subject);
-    if is_well_as_far_as_seen(&view, subject, &links) {
+    answer(&View::new(snapshot), subject)
+}
+
+/// All reads that the answer looks at, as far as that is known by now.
+pub(super) fn needed(subject: &ObjectRef, seen: &Snapshot) -> BTreeSet<Read> {
+    View::noted(seen, |view| answer(view, subject))
+}
+
+fn answer(view: &View<'_>, subject: &ObjectRef) -> Explanation {
+    let snapshot = view.snapshot;
+    view.want(|| Read::events_about(subject));
+    let mut links = links(view, subject);
+    if is_well_as_far_as_seen(view, subject, &links) {
         set_well(&mut links, |link| link.verdict == Verdict::Forbidden);
     }
-    let is_missing = snapshot.is_absent(subject)
-        && view.whole(subject).is_none()
-        && !matches!(subject, ObjectRef::Node(_));
+    let whole = snapshot.details.get(subject);
+    let is_missing = snapshot.is_absent(subject) && whole.is_none() && !matches!(subject, ObjectRef::Node(_));
     // Of what is being deleted people ask why it is still there, not why its volume gets nowhere.
     let is_own = |link: &Link| {
         link.step.reason == claim::TERMINATING
             && match subject {
                 ObjectRef::Claim(_) => true,
                 ObjectRef::Volume(name) => {
-                    get::<PersistentVolume>(&view, name).is_some_and(|volume| volume::is_kept(&volume))
+                    get::<PersistentVolume>(view, name).is_some_and(|volume| volume::is_kept(&volume))
                 }
                 _ => false,
             }
@@ -76,8 +89,8 @@ pub fn explain(snapshot: &Snapshot, subject: &ObjectRef) -> Explanation {
         told.map_or_else(Default::default, |link| (link.step.reason.clone(), sentence(&link.step)));
     let mut actions = actions(&links);
     if verdict == Verdict::Forbidden {
-        let uid = view.whole(subject).and_then(|object| object.pointer("/metadata/uid")?.as_str());
-        if let Some(word) = uid.and_then(|uid| last_word(&view, &Uid::from(uid))) {
+        let uid = whole.and_then(|object| object.pointer("/metadata/uid")?.as_str());
+        if let Some(word) = uid.and_then(|uid| last_word(view, &Uid::from(uid))) {
             summary = format!("{summary}; {word}");
         }
         // What the server does not serve, nobody may read.
@@ -86,28 +99,29 @@ pub fn explain(snapshot: &Snapshot, subject: &ObjectRef) -> Explanation {
             actions.push(Action { risk: Risk::Safe, text: text.to_owned(), command: Vec::new() });
         }
     }
-    let (candidates, others) = match subject {
-        ObjectRef::Claim(key) => claim::candidates(&view, key),
-        _ => (Vec::new(), 0),
+    let candidates = match subject {
+        ObjectRef::Claim(key) => claim::candidates(view, key),
+        _ => Vec::new(),
     };
     let chain = chain(subject, &links);
     let mut unknown = unknown(&links);
-    unknown.extend(not_looked_for(&view, subject));
-    if others > 0 && !candidates.is_empty() {
-        unknown.push(format!("{others} more volumes are bound to other claims and are not shown."));
+    if matches!(subject, ObjectRef::Class(_)) && verdict != Verdict::NotFound {
+        unknown.push(
+            "The claims of the class were not read: mooring doctor reports those that wait.".to_owned(),
+        );
     }
     Explanation {
         api_version: API_VERSION,
         kind: "Explanation",
-        subject: with_uid(&view, subject),
+        subject: with_uid(whole, subject),
         headline: links.first().map_or_else(String::new, |link| link.step.detail.clone()),
         verdict,
         reason,
         summary,
         observed: Observed::of(snapshot),
         candidates,
-        evidence: evidence(&view, &chain),
-        timeline: timeline(&view, &chain),
+        evidence: evidence(view, &chain),
+        timeline: timeline(view, &chain),
         actions,
         unseen: snapshot.unseen.clone(),
         unknown,
@@ -145,8 +159,12 @@ fn links(view: &View<'_>, subject: &ObjectRef) -> Vec<Link> {
             }
             vec![link]
         }
-        ObjectRef::Claim(key) => pod::of_claim(view, key, None),
+        ObjectRef::Claim(key) => {
+            view.want(|| Read::pods_in(key.namespace()));
+            pod::of_claim(view, key, None)
+        }
         ObjectRef::Volume(name) => {
+            who_has(view, name);
             // Another one of the same name is not its claim, unless that says so.
             let is_its = |reference: &ClaimRef| {
                 get::<PersistentVolumeClaim>(view, &reference.key()).is_some_and(|claim| {
@@ -165,24 +183,59 @@ fn links(view: &View<'_>, subject: &ObjectRef) -> Vec<Link> {
         }
         ObjectRef::Attachment(name) => of_attachment(view, name),
         ObjectRef::Node(name) => node::links(view, name),
-        ObjectRef::Class(name) => class::links(view, name),
+        ObjectRef::Class(name) => vec![class::link(view, name)],
         ObjectRef::AttributesClass(name) => vec![attributes_class::link(view, name)],
         // None is asked about.
         ObjectRef::Driver(_) => Vec::new(),
     }
 }
 
+/// Looks at whose a volume is, which only claims tell, if none has it; and at where it is.
+fn who_has(view: &View<'_>, name: &VolumeName) {
+    let Some(volume) = volume::read(view, name) else { return };
+    let key = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
+    if let Some(key) = &key {
+        view.want(|| Read::pods_in(key.namespace()));
+    }
+    let claim = key.as_ref().and_then(|key| get::<PersistentVolumeClaim>(view, key));
+    let is_known = claim.is_some() || key.is_some_and(|key| view.is_open(&ObjectRef::Claim(key)));
+    let elsewhere = claim.filter(|claim| claim.spec.volume_name != *name);
+    if !is_known || elsewhere.is_some() {
+        view.list::<PersistentVolumeClaim>();
+    }
+    if let Some(claim) = elsewhere.filter(|_| view.is_noted()) {
+        // What it waits for, or has in this one's place.
+        claim::link(view, &claim.key());
+    }
+    if let Some(id) = volume_of(view.objects(), name).filter(|id| id.kind() == VolumeKind::Csi) {
+        attachment::holders(view, &id);
+    }
+}
+
 /// The links of a VolumeAttachment: its volume, and that on its node.
 fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
     let subject = ObjectRef::Attachment(name.clone());
-    let Some(attachment) = get::<VolumeAttachment>(view, name) else {
+    let Some(attachment) = view.read::<VolumeAttachment>(name) else {
         return vec![missing::<VolumeAttachment>(view, &subject, name, "NotFound")];
     };
     let node = &attachment.spec.node_name;
+    view.node(node);
+    view.want(|| Read::pods_on(node));
+    view.read::<CsiDriver>(&attachment.spec.attacher);
+    if !attachment::is_settled(&attachment) {
+        view.sidecars();
+    }
+    let volume = attachment.spec.source.persistent_volume_name.as_ref();
+    let object = volume.and_then(|volume| volume::read(view, volume));
+    let claim = object.as_ref().and_then(|object| Some(object.spec.claim_ref.as_ref()?.key()));
+    if let (Some(object), Some(claim)) = (object, claim.filter(|_| attachment.metadata.is_terminating())) {
+        // Which pods wait for it to be gone.
+        view.want(|| Read::pods_in(claim.namespace()));
+        attachment::look_at(view, &object, &view.nodes_using(&claim));
+    }
     if let Some(link) = foreign::foreign(view, name) {
         return vec![link];
     }
-    let volume = attachment.spec.source.persistent_volume_name.as_ref();
     let id = volume.and_then(|volume| volume_of(view.objects(), volume));
     let links = id.map_or_else(Vec::new, |id| attachment::links(view, &id, node));
     if links.is_empty() {
@@ -223,27 +276,6 @@ fn unknown(links: &[Link]) -> Vec<String> {
     is_forced.then(|| TIMER.to_owned()).into_iter().collect()
 }
 
-/// What a reading by name leaves out, and the command that has it.
-fn not_looked_for(view: &View<'_>, subject: &ObjectRef) -> Option<String> {
-    match subject {
-        ObjectRef::Class(name)
-            if !view.snapshot.is_listed::<PersistentVolumeClaim>()
-                && get::<StorageClass>(view, name).is_some() =>
-        {
-            Some("The claims of the class were not read: mooring doctor reports those that wait.".to_owned())
-        }
-        ObjectRef::Node(name)
-            if !view.snapshot.is_listed::<VolumeAttachment>() && get::<Node>(view, name).is_some() =>
-        {
-            Some(format!(
-                "Attachments that neither the node's lists nor its pods name were not read: mooring node {name} \
-                 lists them all."
-            ))
-        }
-        _ => None,
-    }
-}
-
 /// The objects of the chain, the subject first.
 fn chain(subject: &ObjectRef, links: &[Link]) -> Vec<ObjectRef> {
     let mut chain = vec![subject.clone()];
@@ -259,9 +291,9 @@ fn chain(subject: &ObjectRef, links: &[Link]) -> Vec<ObjectRef> {
     chain
 }
 
-fn with_uid(view: &View<'_>, subject: &ObjectRef) -> Value {
+fn with_uid(whole: Option<&Value>, subject: &ObjectRef) -> Value {
     let mut object = subject::json(subject);
-    let uid = view.whole(subject).and_then(|whole| whole.pointer("/metadata/uid"));
+    let uid = whole.and_then(|whole| whole.pointer("/metadata/uid"));
     if let (Some(fields), Some(uid)) = (object.as_object_mut(), uid) {
         fields.insert("uid".to_owned(), json!(uid));
     }

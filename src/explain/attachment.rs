@@ -3,9 +3,11 @@
 //! In: the verdict that attach/detach returned. Out: a [`Link`]; for a volume that another node holds, the link of that
 //! node, too, for there is where a person has to act.
 
+use std::collections::BTreeSet;
+
 use apiserver::{
-    ids::{AttachmentName, ClaimKey, DriverName, NodeName, PodKey, VolumeName},
-    kinds::{CsiDriver, Node, ObjectRef, PersistentVolumeClaim, Pod, VolumeAttachment},
+    ids::{AttachmentName, DriverName, NodeName, PodKey, VolumeName},
+    kinds::{CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, Pod, VolumeAttachment},
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -14,26 +16,110 @@ use super::{
     age,
     exclusive::{ATTACHED_TWICE, Twice},
     links::Link,
+    read::requests::Read,
     report::{Risk, Verdict},
     sidecars::Sidecar,
+    subject::field,
     table::Facts,
-    view::{View, claims_of, get, runs_on},
+    view::{MANY_NODES, View, get},
 };
 use crate::attach_detach::{
     decide::{force::Unforced, verdict::Waiting},
-    dry_run::{Desired, NextWrite, NodeVolumeOutlook, volume_of},
+    dry_run::{NextWrite, NodeVolumeOutlook, volume_of},
     reasons::State,
-    state::desired::volume_name::{VolumeId, VolumeKind},
+    state::desired::{
+        volume_name::{VolumeId, VolumeKind},
+        volume_source::Sharing,
+    },
 };
 
 /// A kubelet that is well kills what has not ended in its time at once, and unmounts: seconds, of which it needs no more.
 pub(super) const OVERDUE: i64 = 60;
 
+/// Looks at a volume that is wanted on these nodes: its attachments there, and, where it does not get there, who holds it, if it is
+/// for one node alone; that are also pods of its claim's namespace.
+pub(super) fn look(view: &View<'_>, id: &VolumeId, nodes: &BTreeSet<NodeName>, exclusive_in: Option<&str>) {
+    let is_csi = id.kind() == VolumeKind::Csi;
+    if !view.is_noted() {
+        return;
+    }
+    if is_csi {
+        let driver = DriverName::from(id.driver_and_handle().0);
+        let object = view.read::<CsiDriver>(&driver);
+        let needs_none = object.is_some_and(|it| it.spec.attach_required == Some(false));
+        if needs_none || view.is_open(&ObjectRef::Driver(driver)) {
+            return;
+        }
+        if nodes.len() > MANY_NODES {
+            return holders(view, id);
+        }
+    }
+    for node in nodes.iter().take(MANY_NODES) {
+        let is_listed = view.node(node).is_none_or(|it| it.lists(id.as_str()));
+        if is_listed && (!is_csi || !is_waited_for(view, id, node)) {
+            continue;
+        }
+        view.sidecars();
+        match exclusive_in {
+            Some(namespace) if is_csi => {
+                view.want(|| Read::pods_in(namespace));
+                holders(view, id);
+            }
+            Some(namespace) => {
+                view.want(|| Read::pods_in(namespace));
+                view.list::<Node>();
+            }
+            None => {}
+        }
+    }
+}
+
+/// The same of a PersistentVolume.
+pub(super) fn look_at(view: &View<'_>, volume: &PersistentVolume, nodes: &BTreeSet<NodeName>) {
+    let reference = volume.spec.claim_ref.as_ref().filter(|_| is_exclusive(volume));
+    if let Some(id) = volume_of(view.objects(), &volume.key()).filter(|_| view.is_noted()) {
+        look(view, &id, nodes, reference.map(|reference| reference.namespace.as_str()));
+    }
+}
+
+/// Whether a volume may be on one node only.
+pub(super) fn is_exclusive(volume: &PersistentVolume) -> bool {
+    Sharing::of(volume.spec.access_modes.iter().map(|mode| &**mode)) == Sharing::Exclusive
+}
+
+/// Whether a volume's attachment to a node, which is wanted, is known not to be there as it should be.
+fn is_waited_for(view: &View<'_>, id: &VolumeId, node: &NodeName) -> bool {
+    let name = id.attachment_name(node);
+    match view.read::<VolumeAttachment>(&name) {
+        Some(attachment) => !is_settled(&attachment),
+        None => !view.is_open(&ObjectRef::Attachment(name)),
+    }
+}
+
+/// Attached, and to stay.
+pub(super) fn is_settled(attachment: &VolumeAttachment) -> bool {
+    attachment.status.attached && !attachment.metadata.is_terminating()
+}
+
+/// Looks at all attachments, for those of a volume: at the nodes of a few, else at those where something is under way.
+pub(super) fn holders(view: &View<'_>, id: &VolumeId) {
+    view.list::<VolumeAttachment>();
+    let are_few = view.nodes_of(id).count() <= MANY_NODES;
+    let is_under_way = |it: &NodeVolumeOutlook| it.state != State::Attached || it.waiting.is_some();
+    for (node, _) in view.nodes_of(id).filter(|(_, it)| are_few || is_under_way(it)).take(MANY_NODES) {
+        view.node(node);
+        let attachment = get::<VolumeAttachment>(view, &id.attachment_name(node));
+        if attachment.is_some_and(|it| !is_settled(&it)) {
+            view.sidecars();
+        }
+    }
+}
+
 /// The links of a volume on a node: the one itself, and those that it waits for.
 pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<Link> {
     let Some(node_volume) = view.on_node(volume, node) else { return Vec::new() };
     let mut links = vec![link(view, volume, node, node_volume)];
-    if let Some(twice) = view.twice().get(volume).filter(|twice| twice.is_reached) {
+    if let Some(twice) = view.twice().get(volume) {
         // What leads to the volume is no advice as long as another machine may write it.
         for link in &mut links {
             link.verdict = Verdict::Healthy;
@@ -49,8 +135,6 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
     {
         let holder = holder(view, volume, &conflict.node);
         links.extend(holder.map(|link| outlasted(view, link, (volume, node), &conflict.node)));
-    } else if is_for_one_node(view, volume, node) && node_volume.state != State::Attached {
-        links.extend(attached_elsewhere(view, volume, node));
     }
     if view.users(volume, node).next().is_some() {
         links.extend(unregistered(view, volume, node));
@@ -101,39 +185,6 @@ pub(super) fn first_user(view: &View<'_>, volume: &VolumeId, node: &NodeName) ->
     view.users(volume, node).filter_map(made).min()
 }
 
-/// Whether a pod that wants it here has it for this node alone.
-fn is_for_one_node(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> bool {
-    let is_it = |desired: &Desired| desired.volume == *volume && desired.node == *node && desired.exclusive;
-    let mut desired =
-        view.users(volume, node).filter_map(|pod| view.attach_detach.desired.get(pod)).flatten();
-    desired.any(is_it)
-}
-
-/// Other nodes from which an exclusive volume has not gone, though an attachment is made here: where kube-controller-manager
-/// is in doubt about a detach, it goes on.
-// KCM: pkg/volume/util/operationexecutor, GenerateDetachVolumeFunc, MarkVolumeAsUncertain.
-fn attached_elsewhere(view: &View<'_>, volume: &VolumeId, here: &NodeName) -> Vec<Link> {
-    let is_attached = |node: &NodeName| {
-        get::<VolumeAttachment>(view, &volume.attachment_name(node)).is_some_and(|it| it.status.attached)
-    };
-    let others = view.nodes_of(volume).filter(|(node, _)| *node != here && is_attached(node));
-    others
-        .map(|(node, node_volume)| {
-            let mut link = link(view, volume, node, node_volume);
-            let since = link.step.since.filter(|_| node_volume.waiting.is_some());
-            let is_long = age::is_long(since, view.now());
-            link.verdict = link.verdict.max(if is_long { Verdict::Blocked } else { Verdict::Waiting });
-            let waiting = node_volume.waiting.as_ref().map(ToString::to_string);
-            let message = waiting.unwrap_or_else(|| link.step.message.clone());
-            link.step.message = format!(
-                "the volume is for one node alone, and is still attached to {node}, which it has to leave before {here} may \
-                 have it: {message}"
-            );
-            link.and("+never by hand", &[])
-        })
-        .collect()
-}
-
 /// The link of a volume that no driver attaches: its kubelet mounts it at once.
 pub(super) fn not_attachable(name: &VolumeName) -> Link {
     Link::told(&ObjectRef::Volume(name.clone()), "NotAttachable", &[])
@@ -157,47 +208,10 @@ pub(super) fn unregistered(view: &View<'_>, volume: &VolumeId, node: &NodeName) 
 pub(super) fn unregistered_driver(view: &View<'_>, driver: &str, node: &NodeName) -> Option<Link> {
     // Of a node that is not there, something else is to be said.
     get::<Node>(view, node)?;
-    let case = if view.snapshot.lacks_csi_node(node) {
-        "DriverNotRegistered without CSINode"
-    } else if of_driver(view.snapshot.csi_node(node)?, driver).is_none() {
-        "DriverNotRegistered"
-    } else {
-        return None;
-    };
-    Some(Link::told(&ObjectRef::Node(node.clone()), case, &[("driver", &driver)]))
-}
-
-/// What a CSINode says of a driver.
-fn of_driver<'a>(csi_node: &'a Value, driver: &str) -> Option<&'a Value> {
-    let all = csi_node.pointer("/spec/drivers").and_then(Value::as_array)?;
-    all.iter().find(|one| one.get("name").and_then(Value::as_str) == Some(driver))
-}
-
-/// The status code of gRPC by which a driver says that a node takes no more volumes.
-const RESOURCE_EXHAUSTED: i64 = 8;
-
-/// That a node has as many volumes of a driver as it takes: the driver says so, or the count that it gave.
-// CSI: ControllerPublishVolume, RESOURCE_EXHAUSTED; api/storage/v1, VolumeNodeResources.count and VolumeError.errorCode.
-fn full(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<String> {
-    let (driver, _) = volume.driver_and_handle();
-    let object = view.whole(&subject(volume, node));
-    let code = object.and_then(|it| it.pointer("/status/attachError/errorCode")?.as_i64());
-    let csi_node = view.snapshot.csi_node(node);
-    let limit = csi_node.and_then(|it| of_driver(it, driver)?.pointer("/allocatable/count")?.as_u64());
-    let listed = get::<Node>(view, node).map_or(0, |node| {
-        let names = node.status.volumes_attached.iter().filter_map(|it| VolumeId::parse_csi(&it.name));
-        names.filter(|id| id != volume && id.driver_and_handle().0 == driver).count()
-    });
-    match limit {
-        Some(limit) if listed as u64 >= limit => {
-            let limit = age::counted(usize::try_from(limit).unwrap_or(usize::MAX), "volume");
-            Some(format!("takes {limit} of {driver}, and has {listed} already"))
-        }
-        _ if code == Some(RESOURCE_EXHAUSTED) => {
-            Some(format!("takes no more volumes of {driver}, as the driver reports (ResourceExhausted)"))
-        }
-        _ => None,
-    }
+    let drivers = view.snapshot.csi_node(node)?.pointer("/spec/drivers").and_then(Value::as_array);
+    let is_known = drivers.into_iter().flatten().any(|one| field(one, "name") == driver);
+    let link = || Link::told(&ObjectRef::Node(node.clone()), "DriverNotRegistered", &[("driver", &driver)]);
+    (!is_known).then(link)
 }
 
 /// The link of the node that holds an exclusive volume.
@@ -208,7 +222,7 @@ fn holder(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
     let over = get::<Pod>(view, user).and_then(|pod| pod.metadata.deletion_timestamp.as_deref().copied());
     let late = over.map(|over| view.now().as_second() - over.as_second());
     let silent = get::<Node>(view, node).filter(|node| !node.is_ready());
-    let case = match (&silent, late) {
+    let case = match (silent.as_ref().filter(|it| !it.kubelet_speaks()), late) {
         // No kubelet ends the pod there, or unmounts.
         (Some(_), Some(_)) => "HeldByNode by silent node and ending pod",
         (Some(_), None) => "HeldByNode by silent node",
@@ -239,8 +253,11 @@ fn silent_for(view: &View<'_>, node: &NodeName) -> String {
 
 /// A node that is not Ready holds a volume, or is to; and what follows when it is back.
 pub(super) fn brought_back(link: Link, node: &NodeName, object: Option<&Node>, then: &str) -> Link {
-    let is_declared_off = object.is_some_and(Node::is_out_of_service);
-    let case = if is_declared_off { "+silent node declared off" } else { "+silent node" };
+    let case = match object {
+        Some(object) if object.is_out_of_service() => "+silent node declared off",
+        Some(object) if object.kubelet_speaks() => "+ailing node",
+        _ => "+silent node",
+    };
     link.and(case, &[("node", node), ("then", &then)])
 }
 
@@ -321,14 +338,12 @@ fn waits(
     }
     let is_long = age::is_long(since, view.now());
     let ago = |at: Timestamp| age::between(at, view.now());
-    let full = full(view, volume, node).filter(|_| matches!(waiting, Waiting::AttachError { .. }));
     let (case, other) = match waiting {
         // A driver goes by the name of the PersistentVolume: the end of the one would take the other.
         Waiting::HeldByNode { conflict } if conflict.node == *node => ("HeldByNode here", String::new()),
         Waiting::HeldByNode { conflict } => ("HeldByNode", conflict.node.to_string()),
         Waiting::ForeignAttachment { name } => (waiting.code(), name.to_string()),
         Waiting::Unreadable { object } => (waiting.code(), object.clone()),
-        Waiting::AttachError { .. } if full.is_some() => ("AttachError full", String::new()),
         _ => (waiting.code(), String::new()),
     };
     let asked = match waiting {
@@ -340,24 +355,17 @@ fn waits(
         }
         _ => since.map_or(String::new(), |since| format!(" {} ago", ago(since))),
     };
-    let facts: Facts<'_> = &[
-        ("node", node),
-        ("told", waiting),
-        ("driver", &driver),
-        ("other", &other),
-        ("asked", &asked),
-        ("full", full.as_ref().map_or(&"", |full| full)),
-    ];
+    let facts: Facts<'_> =
+        &[("node", node), ("told", waiting), ("driver", &driver), ("other", &other), ("asked", &asked)];
     let mut link = Link::told_of(&subject, case, "attachment", facts);
     match waiting {
         Waiting::AttachError { .. } | Waiting::DetachError { .. } => {
-            let verdict = link.verdict.max(Verdict::of_wait(since, view.now()));
-            link.verdict(verdict).and_log(view, driver, Sidecar::Attacher)
+            link.verdict(Verdict::of_wait(since, view.now())).and_log(view, driver, Sidecar::Attacher)
         }
         _ if is_of_attacher && is_long => {
             link.verdict(Verdict::Blocked).and_log(view, driver, Sidecar::Attacher)
         }
-        _ if is_of_attacher && view.sidecars.is_limited(driver, Sidecar::Attacher) => {
+        _ if is_of_attacher && view.sidecars().is_limited(driver, Sidecar::Attacher) => {
             link.and("+limited", &[])
         }
         Waiting::ForeignWriter { until, .. } | Waiting::RestoreGrace { until } => {
@@ -370,16 +378,6 @@ fn waits(
     }
 }
 
-/// A pod that is not gone and uses a volume on a node that is: of such a node the controller no longer counts it.
-fn last_user(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<PodKey> {
-    let is_bound_to_it = |key: &ClaimKey| {
-        let claim = get::<PersistentVolumeClaim>(view, key)?;
-        volume_of(view.objects(), &claim.spec.volume_name)
-    };
-    let has_it = |pod: &Pod| claims_of(pod).any(|key| is_bound_to_it(&key).as_ref() == Some(volume));
-    view.snapshot.keys(|pod| runs_on(pod, node) && has_it(pod)).into_iter().next()
-}
-
 /// A kubelet is to unmount: it will, or it is silent and time may force, or nothing does.
 fn unmounts(
     view: &View<'_>,
@@ -389,11 +387,6 @@ fn unmounts(
     unforced: Unforced,
 ) -> Link {
     let (subject, code, is_gone) = (subject(volume, node), waiting.code(), view.is_gone(node));
-    if let Some(pod) = last_user(view, volume, node).filter(|_| is_gone) {
-        // The node is gone, and its pod is not: the six minutes begin when it is.
-        // KCM: pkg/controller/volume/attachdetach/reconciler, SetDetachRequestTime.
-        return Link::told_of(&subject, code, "outlived", &[("node", node), ("pod", &pod)]);
-    }
     let state =
         if is_gone { "does not exist".to_owned() } else { format!("is not Ready{}", silent_for(view, node)) };
     let (kind, patience) = match unforced {
@@ -431,6 +424,6 @@ pub(super) fn absent_attacher(
     driver: &str,
     asked: Option<Timestamp>,
 ) -> Option<Link> {
-    let told = view.sidecars.absence(driver, Sidecar::Attacher, asked)?;
+    let told = view.sidecars().absence(driver, Sidecar::Attacher, asked)?;
     Some(Link::told(subject, "AttacherNotSeen", &[("told", &told), ("driver", &driver)]))
 }

@@ -5,7 +5,6 @@
 use apiserver::{
     ids::AttributesClassName,
     kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass},
-    text::Text,
 };
 
 use super::{
@@ -24,6 +23,11 @@ const MOST_USERS: usize = 5;
 /// The link of a class.
 pub(super) fn link(view: &View<'_>, name: &AttributesClassName) -> Link {
     let subject = ObjectRef::AttributesClass(name.clone());
+    // Who names the class, all claims and volumes say. Of a server without the kind only a list tells that it is none: asked for an
+    // object, it answers as if there were no such one.
+    view.list::<VolumeAttributesClass>();
+    view.list::<PersistentVolumeClaim>();
+    view.list::<PersistentVolume>();
     let (count, users) = users(view, name);
     let Some(class) = get::<VolumeAttributesClass>(view, name) else {
         let mut link = missing::<VolumeAttributesClass>(view, &subject, name, "NotFound");
@@ -32,6 +36,7 @@ pub(super) fn link(view: &View<'_>, name: &AttributesClassName) -> Link {
         }
         return link;
     };
+    view.read::<VolumeAttributesClass>(name);
     let sees_users =
         view.snapshot.is_listed::<PersistentVolumeClaim>() && view.snapshot.is_listed::<PersistentVolume>();
     let deleted = class.metadata.deletion_timestamp.as_deref().copied();
@@ -61,30 +66,12 @@ pub(super) fn is_protected(class: &VolumeAttributesClass) -> bool {
     class.metadata.finalizers.iter().any(|it| &**it == AttributesClassName::FINALIZER)
 }
 
-/// How many claims and volumes name a class, and the first of them, each with how.
+/// How many claims and volumes name a class, and the first of them.
 fn users(view: &View<'_>, name: &AttributesClassName) -> (usize, String) {
     let users: Vec<&ObjectRef> = view.naming_class(name).collect();
-    let mut told: Vec<String> = users.iter().take(MOST_USERS).map(|user| how(view, user, name)).collect();
+    let mut told: Vec<String> = users.iter().take(MOST_USERS).map(ToString::to_string).collect();
     if let Some(more) = users.len().checked_sub(MOST_USERS).filter(|more| *more > 0) {
         told.push(format!("{more} more"));
     }
     (users.len(), told.join(", "))
-}
-
-/// How a claim or volume names a class.
-fn how(view: &View<'_>, user: &ObjectRef, class: &AttributesClassName) -> String {
-    let claim = match user {
-        ObjectRef::Claim(key) => get::<PersistentVolumeClaim>(view, key),
-        _ => None,
-    };
-    let Some(claim) = claim else { return user.to_string() };
-    let target = claim.status.modify_volume_status.as_ref();
-    let is_it = |name: Option<&Text>| name.is_some_and(|name| name.as_str() == class.as_str());
-    let ways = [
-        ("wants it", is_it(claim.spec.volume_attributes_class_name.as_ref())),
-        ("has it", is_it(claim.status.current_volume_attributes_class_name.as_ref())),
-        ("changes to it", is_it(target.map(|modify| &modify.target_volume_attributes_class_name))),
-    ];
-    let ways: Vec<&str> = ways.into_iter().filter(|(_, holds)| *holds).map(|(way, _)| way).collect();
-    format!("{user} ({})", ways.join(", "))
 }

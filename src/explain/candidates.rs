@@ -27,21 +27,20 @@ pub(super) const MOST_CANDIDATES: usize = 100;
 /// Up to so many volumes in the cluster, those that are bound to others are listed, too.
 const FEW: usize = 12;
 
-/// The candidates, and how many more volumes there are that are bound to other claims.
+/// The candidates.
 pub(super) fn candidates(
     objects: &Objects,
     claim: &PersistentVolumeClaim,
     chosen: Option<&VolumeName>,
     now: Timestamp,
     unreachable: &dyn Fn(&PersistentVolume) -> Option<String>,
-) -> (Vec<Candidate>, usize) {
-    let (mut found, mut bound) = (Vec::new(), 0);
+) -> Vec<Candidate> {
+    let mut found = Vec::new();
     // Where there are few volumes, those of others are of interest, too.
     let is_small = objects.volumes.len() <= FEW;
     objects.volumes.for_each(|volume| {
         let is_own = volume.spec.claim_ref.as_ref().is_some_and(|reference| reference.key() == claim.key());
         if volume.status.phase == VolumePhase::Bound && !is_own && !is_small {
-            bound += 1;
             return;
         }
         let mut faults = faults(volume, claim, now);
@@ -62,7 +61,7 @@ pub(super) fn candidates(
     });
     found.sort_by(|one, other| (one.faults.len(), &one.name).cmp(&(other.faults.len(), &other.name)));
     found.truncate(MOST_CANDIDATES);
-    (found, bound)
+    found
 }
 
 /// All that is wrong with a volume for a claim.
@@ -71,48 +70,38 @@ pub(super) fn faults(volume: &PersistentVolume, claim: &PersistentVolumeClaim, n
     // The search does not look at the class of what is another's; people do.
     let of_other_class = mismatches.contains(&Mismatch::Taken) && volume_class(volume) != claim_class(claim);
     let all = mismatches.iter().chain(of_other_class.then_some(&Mismatch::Class));
-    all.map(|mismatch| Fault {
-        reason: code(*mismatch, volume).to_owned(),
-        detail: detail(*mismatch, volume, claim, now),
-    })
-    .collect()
-}
-
-/// The code of a mismatch. Of a volume that another claim has or had it says which.
-fn code(mismatch: Mismatch, volume: &PersistentVolume) -> &'static str {
-    match (mismatch, volume.status.phase) {
-        (Mismatch::Taken, VolumePhase::Released | VolumePhase::Failed) => Mismatch::Phase.code(),
-        (Mismatch::Taken, VolumePhase::Bound) => "BoundToOther",
-        (mismatch, _) => mismatch.code(),
-    }
+    all.map(|mismatch| fault(*mismatch, volume, claim, now)).collect()
 }
 
 /// All that keeps a volume from suiting a claim that names it, with the facts.
 pub(super) fn unsuited(volume: &PersistentVolume, claim: &PersistentVolumeClaim, now: Timestamp) -> String {
-    let all = all_mismatches(volume, claim).unwrap_or_default();
-    let of_kind = |it: &&Mismatch| {
+    let all = all_mismatches(volume, claim).unwrap_or_default().into_iter().filter(|it| {
         !matches!(it, Mismatch::Taken | Mismatch::Phase | Mismatch::Selector | Mismatch::Terminating)
-    };
-    let told =
-        all.iter().filter(of_kind).map(|it| format!("{} {}", it.code(), detail(*it, volume, claim, now)));
-    told.collect::<Vec<_>>().join("; ")
+    });
+    told(&all.map(|it| fault(it, volume, claim, now)).collect::<Vec<_>>())
 }
 
-/// The facts behind a mismatch.
-fn detail(
+/// Faults in a sentence.
+pub(super) fn told(faults: &[Fault]) -> String {
+    faults.iter().map(|it| format!("{} {}", it.reason, it.detail)).collect::<Vec<_>>().join("; ")
+}
+
+/// A mismatch, with the facts behind it. Of a volume that another claim has or had it says which.
+fn fault(
     mismatch: Mismatch,
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
     now: Timestamp,
-) -> String {
-    let of = |reference: Option<&apiserver::kinds::ClaimRef>| {
-        reference.map_or(String::new(), |reference| format!("{}/{}", reference.namespace, reference.name))
+) -> Fault {
+    let phase = volume.status.phase;
+    let mismatch = match (mismatch, phase) {
+        (Mismatch::Taken, VolumePhase::Released | VolumePhase::Failed) => Mismatch::Phase,
+        (mismatch, _) => mismatch,
     };
-    match mismatch {
-        Mismatch::Taken if matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed) => {
-            detail(Mismatch::Phase, volume, claim, now)
-        }
-        Mismatch::Taken => format!("for {}", of(volume.spec.claim_ref.as_ref())),
+    let of = volume.spec.claim_ref.as_ref();
+    let owner = of.map_or(String::new(), |of| format!("{}/{}", of.namespace, of.name));
+    let detail = match mismatch {
+        Mismatch::Taken => format!("for {owner}"),
         Mismatch::Terminating => {
             let since = volume.metadata.deletion_timestamp.as_deref();
             let since = since.map_or(String::new(), |since| format!("since {}", age::between(*since, now)));
@@ -132,20 +121,16 @@ fn detail(
             format!("has {}, want {}", modes(&volume.spec.access_modes), modes(&claim.spec.access_modes))
         }
         Mismatch::Phase => {
-            let phase = format!("{:?}", volume.status.phase);
-            match &volume.spec.claim_ref {
-                Some(reference) => {
-                    format!("{phase} (claim {}, uid {})", of(Some(reference)), reference.uid)
-                }
-                None => phase,
-            }
+            of.map_or(format!("{phase:?}"), |of| format!("{phase:?} (claim {owner}, uid {})", of.uid))
         }
-        Mismatch::Selector => claim
-            .spec
-            .selector
-            .as_deref()
-            .map_or(String::new(), |selector| unselected(selector, &volume.metadata.labels)),
-    }
+        Mismatch::Selector => {
+            let selector = claim.spec.selector.as_deref();
+            selector.map_or(String::new(), |it| unselected(it, &volume.metadata.labels))
+        }
+    };
+    let is_bound = mismatch == Mismatch::Taken && phase == VolumePhase::Bound;
+    let reason = if is_bound { "BoundToOther" } else { mismatch.code() };
+    Fault { reason: reason.to_owned(), detail }
 }
 
 /// What of a selector the labels lack.

@@ -6,10 +6,10 @@
 use std::{fmt::Display, sync::Arc};
 
 use apiserver::{
-    ids::{ClaimKey, NodeName, PodKey, VolumeName},
+    ids::{ClaimKey, PodKey, VolumeName},
     kinds::{
-        ClaimPhase, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, ReclaimPolicy,
-        VolumePhase,
+        BindingMode, ClaimPhase, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
+        ReclaimPolicy, StorageClass, VolumePhase,
     },
 };
 
@@ -17,13 +17,13 @@ use super::{
     candidates::{self, modes, quantity},
     links::{Link, missing},
     provisioner,
+    read::requests::Read,
     report::{Candidate, Verdict},
     resize,
-    said::missing_class,
     snapshot::PODS_THERE,
     table::Facts,
     topology,
-    view::{View, finalizers, get},
+    view::{MANY_NODES, View, finalizers, get},
     writes,
 };
 use crate::binder::{
@@ -49,13 +49,21 @@ pub(super) const PVC_PROTECTION: &str = "kubernetes.io/pvc-protection";
 /// The link of a claim.
 pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
     let subject = ObjectRef::Claim(key.clone());
-    let Some(claim) = get::<PersistentVolumeClaim>(view, key) else {
+    view.want(|| Read::events_about(&subject));
+    let Some(claim) = view.read::<PersistentVolumeClaim>(key) else {
         return missing::<PersistentVolumeClaim>(view, &subject, key, "ClaimMissing");
     };
+    if claim.spec.volume_name.is_empty() {
+        view.list::<PersistentVolume>();
+        view.list::<StorageClass>();
+        view.sidecars();
+    } else {
+        view.read::<PersistentVolume>(&claim.spec.volume_name);
+    }
     let place = view.claim(key);
     let link = match place.reason.as_deref() {
         Some(reason) => of_reason(view, &claim, (reason, place.write)),
-        None => writes::of_claim(settled(view, &claim), place.write),
+        None => writes::next(settled(view, &claim), place.write),
     };
     let class = match claim_class(&claim) {
         "" if has_no_class(&claim) => "no class".to_owned(),
@@ -80,22 +88,40 @@ pub(super) fn chosen(reason: Option<&ClaimReason>) -> Option<&VolumeName> {
     }
 }
 
-/// What might fit, if that is of interest; and how many volumes are others'.
-pub(super) fn candidates(view: &View<'_>, key: &ClaimKey) -> (Vec<Candidate>, usize) {
-    let Some(claim) = get::<PersistentVolumeClaim>(view, key) else { return (Vec::new(), 0) };
-    if !claim.spec.volume_name.is_empty() || !view.snapshot.is_listed::<PersistentVolume>() {
-        return (Vec::new(), 0);
-    }
+/// What might fit, if that is of interest.
+pub(super) fn candidates(view: &View<'_>, key: &ClaimKey) -> Vec<Candidate> {
+    let claim = get::<PersistentVolumeClaim>(view, key).filter(|it| it.spec.volume_name.is_empty());
+    let Some(claim) = claim.filter(|_| view.snapshot.is_listed::<PersistentVolume>()) else {
+        return Vec::new();
+    };
+    look_at_reach(view, claim_class(&claim));
     let place = view.claim(key);
     let reach = |volume: &PersistentVolume| {
-        let named = topology::hosts(view.whole(&ObjectRef::Volume(volume.key()))?)?;
-        let is_gone = |name: &String| view.is_gone(&NodeName::from(name.as_str()));
+        let named = topology::hosts(view.snapshot.details.get(&ObjectRef::Volume(volume.key()))?)?;
+        let is_gone = |name: &String| view.snapshot.is_absent(&ObjectRef::Node(name.as_str().into()));
         named
             .iter()
             .all(is_gone)
             .then(|| format!("no node fits: kubernetes.io/hostname is {}", named.join(" or ")))
     };
     candidates::candidates(view.objects(), &claim, chosen(place.reason.as_deref()), view.now(), &reach)
+}
+
+/// Looks at where the volumes that a pod's scheduler might choose may be used: which nodes they name, and whether these exist.
+fn look_at_reach(view: &View<'_>, class: &str) {
+    let mode = get::<StorageClass>(view, &class.into()).and_then(|it| it.volume_binding_mode);
+    if !view.is_noted() || mode != Some(BindingMode::WaitForFirstConsumer) {
+        return;
+    }
+    let is_free =
+        |volume: &PersistentVolume| volume.spec.claim_ref.is_none() && volume_class(volume) == class;
+    for name in view.snapshot.keys(is_free).into_iter().take(MANY_NODES) {
+        view.read::<PersistentVolume>(&name);
+        let named = view.whole(&ObjectRef::Volume(name)).and_then(topology::hosts);
+        named.into_iter().flatten().take(MANY_NODES).for_each(|node| {
+            view.read::<Node>(&node.as_str().into());
+        });
+    }
 }
 
 /// The link of a claim of which the binder has nothing to say.
@@ -190,8 +216,6 @@ fn unseen(view: &View<'_>, claim: &PersistentVolumeClaim, reason: &ClaimReason) 
         settled(view, claim)
     } else if claim.status.phase == ClaimPhase::Bound && !volume.is_empty() {
         Link::told(&subject, "Bound unseen", &[("volume", volume)])
-    } else if let Some(class) = missing_class(view, &claim.metadata.uid) {
-        Link::told(&subject, "ClassNotFound said", &[("class", &class)])
     } else {
         let told = format!("why the claim waits is unknown: you may not read {what}");
         Link::told(&subject, "Forbidden", &[("told", &told)])
@@ -239,13 +263,13 @@ fn of_reason(
         }
         ClaimReason::WaitsForProvisioner(_) if !attributes.is_empty() => "+attributes class",
         ClaimReason::Misbound(..) | ClaimReason::LostReference => {
-            return writes::of_claim(led_back(view, link, claim), write);
+            return writes::next(led_back(view, link, claim), write);
         }
-        _ => return writes::of_claim(link, write),
+        _ => return writes::next(link, write),
     };
     let facts: Facts<'_> =
         &[("name", &key.name()), ("namespace", &key.namespace()), ("attributes", &attributes)];
-    writes::of_claim(link.and(also, facts), write)
+    writes::next(link.and(also, facts), write)
 }
 
 /// The situation that a reason is, what is said of it where the table does not say it, and what it is about.
@@ -396,8 +420,7 @@ fn of_class(view: &View<'_>, claim: &PersistentVolumeClaim) -> (usize, String) {
     let volumes = view.snapshot.all(|volume| volume_class(volume) == claim_class(claim));
     let told = volumes.iter().map(|volume| {
         let faults = candidates::faults(volume, claim, view.now());
-        let told: Vec<String> = faults.iter().map(|it| format!("{} {}", it.reason, it.detail)).collect();
-        (told.len(), format!("{} {}", volume.metadata.name, told.join("; ")))
+        (faults.len(), format!("{} {}", volume.metadata.name, candidates::told(&faults)))
     });
     (volumes.len(), told.min().map(|(_, told)| told).unwrap_or_default())
 }

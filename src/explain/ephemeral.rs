@@ -44,7 +44,7 @@ fn to_create(view: &View<'_>, pod: &Pod, volume: &str, claim: &ClaimKey) -> Opti
     let warning = last_warning(view, &pod.metadata.uid, &["FailedBinding"]);
     let told = warning.map_or_else(
         || "no event tells why not".to_owned(),
-        |it| format!("it said {} ago: {}", age::between(it.at, view.now()), it.message),
+        |(at, said)| format!("it said {} ago: {said}", age::between(at, view.now())),
     );
     let facts: Facts<'_> = &[("volume", &volume), ("claim", claim), ("told", &told)];
     let link = Link::told_of(&ObjectRef::Pod(pod.key()), "ClaimMissing", "ephemeral", facts);

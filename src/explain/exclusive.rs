@@ -11,14 +11,17 @@ use std::{
 
 use apiserver::{
     ids::{AttachmentName, NodeName, VolumeName},
-    kinds::{Narrow, PersistentVolume, Pod, VolumeAttachment, VolumeSpec},
+    kinds::{Meta, Narrow, PersistentVolume, Pod, VolumeAttachment},
 };
 use k8s_openapi::jiff::Timestamp;
 
 use super::snapshot::Snapshot;
 use crate::attach_detach::{
     dry_run::Outlook,
-    state::desired::{volume_name::VolumeId, volume_source::Sharing},
+    state::desired::{
+        volume_name::VolumeId,
+        volume_source::{CsiVolume, Sharing, Storage, of_persistent_volume},
+    },
 };
 
 type Volumes = BTreeMap<VolumeName, Arc<PersistentVolume>>;
@@ -36,8 +39,6 @@ pub(super) struct Twice {
     pub attachments: Vec<(AttachmentName, Option<Timestamp>)>,
     /// A node that has it in use without an attachment.
     pub in_use: Option<NodeName>,
-    /// Whether more than one node has it as far as is told; else one of them may have to wait yet.
-    pub is_reached: bool,
 }
 
 /// The attachments of one volume, as its driver knows it.
@@ -54,11 +55,9 @@ pub(super) fn look(snapshot: &Snapshot, outlook: &Outlook) -> BTreeMap<VolumeId,
     let volumes = snapshot.objects.volumes.snapshot();
     let mut all: BTreeMap<VolumeId, Places> = BTreeMap::new();
     for attachment in snapshot.objects.attachments.snapshot().into_values() {
-        let Some(spec) = source(&attachment, &volumes) else { continue };
-        let Some(csi) = &spec.csi else { continue };
-        let places = all.entry(VolumeId::csi(&csi.driver, &csi.volume_handle)).or_default();
-        let sharing = Sharing::of(spec.access_modes.iter().map(|mode| &**mode));
-        places.is_exclusive |= sharing == Sharing::Exclusive;
+        let Some(volume) = source(&attachment, &volumes) else { continue };
+        let places = all.entry(volume.id).or_default();
+        places.is_exclusive |= volume.sharing == Sharing::Exclusive;
         places.attachments.push(attachment);
     }
     if snapshot.is_listed::<Pod>() {
@@ -95,22 +94,26 @@ fn in_use(snapshot: &Snapshot, outlook: &Outlook, all: &mut BTreeMap<VolumeId, P
     }
 }
 
-/// The volume that an attachment is of.
-fn source<'a>(attachment: &'a VolumeAttachment, volumes: &'a Volumes) -> Option<&'a VolumeSpec> {
+/// The volume that an attachment is of, as its driver knows it: also of an in-tree plugin that a driver has taken over.
+fn source(attachment: &VolumeAttachment, volumes: &Volumes) -> Option<CsiVolume> {
     let source = &attachment.spec.source;
-    match &source.persistent_volume_name {
-        Some(name) => volumes.get(name).map(|volume| &volume.spec),
-        None => source.inline_volume_spec.as_deref(),
-    }
+    let storage = match &source.persistent_volume_name {
+        Some(name) => {
+            let volume = volumes.get(name)?;
+            of_persistent_volume(&volume.metadata, &volume.spec)
+        }
+        None => of_persistent_volume(&Meta::default(), source.inline_volume_spec.as_deref()?),
+    };
+    if let Ok(Storage::Csi(volume)) = storage { Some(volume) } else { None }
 }
 
-/// How an attachment holds its volume. One that is being deleted does so until it is gone, with any value of `attached`:
+/// How an attachment holds its volume, the firmest first. One that is being deleted does so until it is gone, with any value of `attached`:
 /// after an attach of unknown outcome, the driver has not been asked yet.
-fn hold(attachment: &VolumeAttachment) -> &'static str {
+fn hold(attachment: &VolumeAttachment) -> (u8, &'static str) {
     match (attachment.metadata.is_terminating(), attachment.status.attached) {
-        (true, _) => "not yet detached from",
-        (false, true) => "attached to",
-        (false, false) => "being attached to",
+        (false, true) => (0, "attached to"),
+        (true, _) => (1, "not yet detached from"),
+        (false, false) => (2, "being attached to"),
     }
 }
 
@@ -123,27 +126,21 @@ impl Places {
             return None;
         }
         self.attachments.sort_by_key(|it| (it.metadata.creation_timestamp, it.key()));
-        let named = |word: &str| {
-            let there = self.attachments.iter().filter(|it| hold(it) == word);
-            let nodes: BTreeSet<&str> = there.map(|it| it.spec.node_name.as_str()).collect();
-            nodes.into_iter().collect::<Vec<_>>().join(", ")
-        };
-        let told: Vec<String> = ["attached to", "not yet detached from", "being attached to"]
+        let mut held: BTreeMap<_, BTreeSet<&str>> = BTreeMap::new();
+        for attachment in &self.attachments {
+            held.entry(hold(attachment)).or_default().insert(attachment.spec.node_name.as_str());
+        }
+        let told = held
             .into_iter()
-            .map(|word| (named(word), word))
-            .filter(|(nodes, _)| !nodes.is_empty())
-            .map(|(nodes, word)| format!("{word} {nodes}"))
-            .chain(self.in_use.iter().map(|node| format!("in use on {node}, which has no attachment")))
-            .collect();
+            .map(|((_, word), nodes)| format!("{word} {}", nodes.into_iter().collect::<Vec<_>>().join(", ")));
+        let in_use = self.in_use.iter().map(|node| format!("in use on {node}, which has no attachment"));
+        let told: Vec<String> = told.chain(in_use).collect();
         let first = self.attachments.first().map(|it| it.spec.node_name.clone());
         let since = |it: &VolumeAttachment| {
             it.metadata.creation_timestamp.filter(|_| first.as_ref() != Some(&it.spec.node_name))
         };
-        let attached = self.attachments.iter().filter(|it| it.status.attached).map(|it| &it.spec.node_name);
-        let is_reached = attached.chain(&self.in_use).collect::<BTreeSet<_>>().len() > 1;
         let (_, handle) = id.driver_and_handle();
         Some(Twice {
-            is_reached,
             told: format!("{handle} is for one node alone, {}", told.join(", ")),
             volume: self.attachments.iter().find_map(|it| it.spec.source.persistent_volume_name.clone()),
             attachments: self.attachments.iter().map(|it| (it.key(), since(it))).collect(),

@@ -3,7 +3,7 @@
 //! In: what the controller says of them. Out: a [`Link`] for each.
 
 use apiserver::{
-    ids::{AttachmentName, NodeName},
+    ids::AttachmentName,
     kinds::{Node, ObjectRef, VolumeAttachment},
 };
 use k8s_openapi::jiff::Timestamp;
@@ -60,24 +60,10 @@ fn foreign_deleted(
     link.detail(format!("on {node}")).since(Some(deleted))
 }
 
-/// The links of the attachments of a volume that the controller did not make. They harm no one but where they put a
-/// volume for one node alone on a second.
-pub(super) fn foreign_of(view: &View<'_>, volume: &VolumeId, is_exclusive: bool) -> Vec<Link> {
+/// The links of the attachments of a volume that the controller did not make. That they put a volume for one node alone on a second
+/// is told beside.
+pub(super) fn foreign_of(view: &View<'_>, volume: &VolumeId) -> Vec<Link> {
     let all = view.attach_detach.foreign.iter().filter(|(_, (of, _))| of.as_ref() == Some(volume));
-    let links = all.filter_map(|(name, (_, node))| {
-        let mut link = foreign(view, name)?;
-        let is_there =
-            |node: &NodeName| get::<VolumeAttachment>(view, &volume.attachment_name(node)).is_some();
-        let others = view.nodes_of(volume).map(|(other, _)| other);
-        let elsewhere = others.filter(|other| is_there(other)).find(|other| *other != node);
-        let Some(elsewhere) = elsewhere.filter(|_| is_exclusive) else {
-            return Some(Link { verdict: Verdict::Healthy, ..link });
-        };
-        link.step.message = format!(
-            "the volume is for one node alone, and is on {elsewhere}, and by this on {node}: {}",
-            link.step.message
-        );
-        Some(link.and("+foreign on second node", &[]))
-    });
-    links.collect()
+    let all = all.inspect(|(_, (_, node))| drop(view.read::<Node>(node)));
+    all.filter_map(|(name, _)| Some(Link { verdict: Verdict::Healthy, ..foreign(view, name)? })).collect()
 }

@@ -88,7 +88,7 @@ impl Link {
 
     /// Adds where a side-car of a driver says more than it writes into objects and events.
     pub fn and_log(mut self, view: &View<'_>, driver: &str, sidecar: Sidecar) -> Self {
-        let command = match view.sidecars.holder(driver, sidecar) {
+        let command = match view.sidecars().holder(driver, sidecar) {
             Some((namespace, pod)) => {
                 vec!["kubectl", "logs", "-n", namespace, pod, "--all-containers", "--tail=50"]
             }

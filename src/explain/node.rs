@@ -1,35 +1,58 @@
 //! A node: what it holds, and what waits there.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use apiserver::{
     ids::{NodeName, PodKey},
-    kinds::{Node, ObjectRef, Pod, PodPhase},
+    kinds::{Node, ObjectRef, PersistentVolume, Pod, PodPhase, VolumeAttachment},
 };
 
 use super::{
     age,
     attachment::{self, brought_back},
+    foreign,
     links::{Link, missing},
+    read::requests::Read,
     report::Verdict,
-    view::{View, get},
+    view::{View, claims_of, get, runs_on},
+    volume,
 };
-use crate::attach_detach::state::desired::{WhyUnresolved, volume_name::VolumeId};
+use crate::attach_detach::state::desired::WhyUnresolved;
 
 /// The chain of a node: itself, and each volume that waits there.
 pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
     let subject = ObjectRef::Node(name.clone());
-    let node_volumes = || view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
-    let Some(node) = get::<Node>(view, name) else {
-        let mut first = missing::<Node>(view, &subject, name, "NotFound");
-        if first.verdict == Verdict::NotFound && node_volumes().next().is_some() {
-            let told = format!("node {name} has no object, and volumes may be on it");
-            first = Link::told(&subject, "NodeGone", &[("told", &told)]);
+    if view.is_noted() {
+        for volume in on_node(view, name) {
+            attachment::look_at(view, &volume, &BTreeSet::from([name.clone()]));
         }
-        return std::iter::once(first).chain(waiting(view, name)).collect();
-    };
-    let waiting = waiting(view, name);
-    std::iter::once(own(view, name, &node)).chain(waiting).chain(unregistered(view, name)).collect()
+    }
+    let node = view.node(name);
+    let mut first =
+        node.map_or_else(|| missing::<Node>(view, &subject, name, "NotFound"), |node| own(view, name, &node));
+    if first.verdict == Verdict::NotFound && view.has_volumes(name) {
+        let told = format!("node {name} has no object, and volumes may be on it");
+        first = Link::told(&subject, "NodeGone", &[("told", &told)]);
+    }
+    let foreign = view.attach_detach.foreign.iter().filter(|(_, (_, node))| node == name);
+    let foreign: Vec<Link> = foreign.filter_map(|(name, _)| foreign::foreign(view, name)).collect();
+    // Of a node without object, nothing is known to be registered or not.
+    let links = std::iter::once(first).chain(foreign).chain(waiting(view, name));
+    links.chain(unregistered(view, name)).collect()
+}
+
+/// What is known to be on a node: its pods with their claims, and its attachments with their volumes. Returns the volumes that the
+/// pods use.
+pub(super) fn on_node(view: &View<'_>, name: &NodeName) -> Vec<Arc<PersistentVolume>> {
+    view.read::<Node>(name);
+    view.want(|| Read::pods_on(name));
+    view.list::<VolumeAttachment>();
+    for attachment in view.snapshot.all(|it: &VolumeAttachment| it.spec.node_name == *name) {
+        attachment.spec.source.persistent_volume_name.iter().for_each(|it| drop(volume::read(view, it)));
+    }
+    let pods = view.snapshot.all(|pod| runs_on(pod, name));
+    let claims = pods.iter().flat_map(|pod| claims_of(pod));
+    claims.filter_map(|claim| volume::of_claim(view, &claim)).collect()
 }
 
 /// The link of the node itself.
@@ -39,10 +62,6 @@ pub(super) fn own(view: &View<'_>, name: &NodeName, node: &Node) -> Link {
     let ready = if node.is_ready() { "Ready" } else { "not Ready" };
     let (listed, used) = (node.status.volumes_attached.len(), node.status.volumes_in_use.len());
     let mut message = format!("{ready}; {} attached, {used} in use", age::counted(listed, "volume"));
-    let lingering = lingering(view, name, node);
-    if lingering > 0 && node.is_ready() {
-        message = format!("{message}, of which {lingering} without attachment and pod: see mooring doctor");
-    }
     let is_out_of_service = node.is_out_of_service();
     if is_out_of_service {
         message.push_str(
@@ -68,30 +87,24 @@ pub(super) fn own(view: &View<'_>, name: &NodeName, node: &Node) -> Link {
     link.detail(ready).since(since)
 }
 
+fn waits(view: &View<'_>, pod: &PodKey) -> bool {
+    get::<Pod>(view, pod).is_some_and(|pod| pod.status.phase == PodPhase::Pending)
+}
+
 /// A pod that waits for a node's kubelet, which attaches volumes itself, and cannot do so for those of CSI drivers.
 fn left_waiting<'a>(view: &'a View<'_>, name: &NodeName) -> Option<&'a PodKey> {
     let is_of_it = |why: &WhyUnresolved| matches!(why, WhyUnresolved::NodeNotManaged(node) if node == name);
-    let waits = |pod: &PodKey| get::<Pod>(view, pod).is_some_and(|it| it.status.phase == PodPhase::Pending);
     let unresolved = view.attach_detach.unresolved.iter().filter(|(_, why)| is_of_it(why));
-    unresolved.map(|((pod, _), _)| pod).find(|pod| waits(pod))
+    unresolved.map(|((pod, _), _)| pod).find(|pod| waits(view, pod))
 }
 
 /// Drivers that pods there wait for, and that its kubelet does not know.
 fn unregistered(view: &View<'_>, name: &NodeName) -> Vec<Link> {
-    let waits = |pod: &PodKey| get::<Pod>(view, pod).is_some_and(|it| it.status.phase == PodPhase::Pending);
-    let desired = view.attach_detach.desired.iter().filter(|(pod, _)| waits(pod)).flat_map(|(_, all)| all);
+    let desired = view.attach_detach.desired.iter().filter(|(pod, _)| waits(view, pod));
+    let desired = desired.flat_map(|(_, all)| all);
     let drivers: BTreeSet<&str> =
         desired.filter(|it| it.node == *name).map(|it| it.volume.driver_and_handle().0).collect();
     drivers.into_iter().filter_map(|driver| attachment::unregistered_driver(view, driver, name)).collect()
-}
-
-/// Volumes that the kubelet reports in use, for which there is neither an attachment nor a pod: they may be mounted still.
-fn lingering(view: &View<'_>, name: &NodeName, node: &Node) -> usize {
-    let is_lingering = |id: &VolumeId| {
-        view.snapshot.is_absent(&ObjectRef::Attachment(id.attachment_name(name)))
-            && view.users(id, name).next().is_none()
-    };
-    node.status.volumes_in_use.iter().filter_map(|it| VolumeId::parse_csi(it)).filter(is_lingering).count()
 }
 
 fn waiting(view: &View<'_>, name: &NodeName) -> Vec<Link> {

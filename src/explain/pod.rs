@@ -2,24 +2,25 @@
 //!
 //! In: the pod's volumes as they were read. Out: the chain of links, one volume after the other.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use apiserver::{
     ids::{ClaimKey, NodeName, PodKey, VolumeName},
     kinds::{
-        InTreeSource, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase, PodVolumeSource,
-        VolumeAttachment,
+        ClaimRef, InTreeSource, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, PodPhase,
+        PodVolumeSource, VolumeAttachment,
     },
 };
-use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    age, attachment, claim, ephemeral,
+    attachment::{self, is_exclusive},
+    claim, ephemeral,
     exclusive::ATTACHED_TWICE,
     foreign,
     links::{Link, missing, set_well},
+    read::requests::Read,
     report::Verdict,
     running, subject,
     table::Facts,
@@ -31,7 +32,7 @@ use crate::attach_detach::{
     dry_run::volume_of,
     state::desired::{
         WhyUnresolved,
-        volume_source::{Sharing, Storage, of_inline_volume},
+        volume_source::{Storage, of_inline_volume},
     },
 };
 
@@ -44,9 +45,12 @@ const NO_HINDRANCE: [&str; 3] = ["ModifyingAttributes", "ResizerNotSeen", "Resiz
 /// The chain of a pod.
 pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
     let subject = ObjectRef::Pod(key.clone());
-    let Some(pod) = get::<Pod>(view, key).or_else(|| without_volumes(view, &subject)) else {
+    let Some(pod) = view.read::<Pod>(key).or_else(|| without_volumes(view, &subject)) else {
         return vec![missing::<Pod>(view, &subject, key, "NotFound")];
     };
+    if !pod.spec.node_name.is_empty() {
+        view.node(&pod.spec.node_name);
+    }
     let mut links = vec![of_pod(view, &subject, &pod)];
     for volume in &pod.spec.volumes {
         let name: &str = &volume.name;
@@ -100,8 +104,14 @@ fn inline(
     name: &str,
     source: &InTreeSource,
 ) -> Vec<Link> {
-    let node = &pod.spec.node_name;
-    match of_inline_volume(name, &pod.metadata.namespace, source) {
+    let (node, storage) = (&pod.spec.node_name, of_inline_volume(name, &pod.metadata.namespace, source));
+    if let Ok(Storage::Csi(volume)) = &storage
+        && !node.is_empty()
+    {
+        let nodes = BTreeSet::from([node.clone()]);
+        attachment::look(view, &volume.id, &nodes, Some(&pod.metadata.namespace));
+    }
+    match storage {
         Ok(Storage::Csi(_)) if node.is_empty() => Vec::new(),
         Ok(Storage::Csi(volume)) if view.on_node(&volume.id, node).is_none() => {
             let unregistered = attachment::unregistered(view, &volume.id, node);
@@ -147,14 +157,20 @@ pub(super) fn of_claim(view: &View<'_>, key: &ClaimKey, node: Option<&NodeName>)
 /// The links of a volume, and of it on a node, or on all where it is.
 pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeName>) -> Vec<Link> {
     let mut links = vec![volume::link(view, name)];
-    links.extend(node.and_then(|node| out_of_reach(view, name, node)));
+    let on = node.filter(|node| !node.is_empty());
+    links.extend(on.and_then(|node| out_of_reach(view, name, node)));
+    // Of a pod without a node, who has its volume is not asked.
+    let volume = get::<PersistentVolume>(view, name).filter(|_| view.is_noted());
+    if let Some(volume) = volume.filter(|_| node.is_none() == on.is_none()) {
+        look(view, &volume, on);
+    }
     let Some(id) = volume_of(view.objects(), name) else {
         if get::<PersistentVolume>(view, name).is_some() && node.is_some() {
             links.push(attachment::not_attachable(name));
         }
         return links;
     };
-    match node.filter(|node| !node.is_empty()) {
+    match on {
         Some(node) if view.on_node(&id, node).is_none() => {
             links.extend(attachment::not_required(view, &id, node));
             links.extend(attachment::unregistered(view, &id, node));
@@ -177,18 +193,25 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
             }
             // Of a pod without a node, who has its volume elsewhere is not asked.
             if node.is_none() {
-                let sharing = get::<PersistentVolume>(view, name)
-                    .map(|volume| Sharing::of(volume.spec.access_modes.iter().map(|mode| &**mode)));
-                let foreign = foreign::foreign_of(view, &id, sharing == Some(Sharing::Exclusive));
-                // What puts it on a second node, and may be deleted.
-                if foreign.iter().any(|link| link.verdict != Verdict::Healthy) {
-                    links.retain(|link| !is_told(link));
-                }
-                links.extend(foreign);
+                links.extend(foreign::foreign_of(view, &id));
             }
         }
     }
     links
+}
+
+/// Looks at where a volume is: on this node and on those of pods that use its claim, or on the latter alone.
+fn look(view: &View<'_>, volume: &PersistentVolume, node: Option<&NodeName>) {
+    let claim = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
+    let mut nodes = claim.as_ref().map(|claim| view.nodes_using(claim)).unwrap_or_default();
+    if let Some(node) = node {
+        if let Some(claim) = claim.filter(|_| is_exclusive(volume)) {
+            // It may be on another, where a pod has it, too.
+            view.want(|| Read::pods_in(claim.namespace()));
+        }
+        nodes.insert(node.clone());
+    }
+    attachment::look_at(view, volume, &nodes);
 }
 
 /// The volume's node affinity leaves the node out: its kubelet does not mount it there.
@@ -262,7 +285,9 @@ fn unresolved(view: &View<'_>, pod: &ObjectRef, name: &str, why: &WhyUnresolved)
     let facts: Facts<'_> = &[("volume", &name), ("told", why), ("other", &other), ("node", &other)];
     match why {
         // Whether it is gone, only a list of nodes or a read of this one tells.
-        WhyUnresolved::NodeGone(node) => view.is_gone(node).then(|| node_gone(view, pod, facts)),
+        WhyUnresolved::NodeGone(node) => {
+            view.is_gone(node).then(|| Link::told_of(pod, "NodeGone", "pod", facts))
+        }
         WhyUnresolved::ClaimMissing(_)
         | WhyUnresolved::ClaimNotBound(_)
         | WhyUnresolved::VolumeMissing(_) => None,
@@ -272,21 +297,5 @@ fn unresolved(view: &View<'_>, pod: &ObjectRef, name: &str, why: &WhyUnresolved)
             Some(Link::told_of(pod, why.code(), if is_up { "pod" } else { "pending pod" }, facts))
         }
         _ => Some(Link::told_of(pod, why.code(), "pod", facts)),
-    }
-}
-
-/// The node of a pod is not there. Since when, no object says; but a pod that no kubelet has ever taken up was never on it.
-fn node_gone(view: &View<'_>, pod: &ObjectRef, facts: Facts<'_>) -> Link {
-    let whole = view.whole(pod);
-    let made = whole.and_then(|pod| pod.pointer("/metadata/creationTimestamp")?.as_str()?.parse().ok());
-    let was_taken_up = whole.is_none_or(|pod| pod.pointer("/status/startTime").is_some());
-    // The garbage collector looks every 20 seconds.
-    match made.filter(|made: &Timestamp| !was_taken_up && age::is_long(Some(*made), view.now())) {
-        None => Link::told_of(pod, "NodeGone", "pod", facts),
-        Some(made) => {
-            let age = age::between(made, view.now());
-            let facts = [facts, &[("age", &age)]].concat();
-            Link::told_of(pod, "NodeGone", "pod uncollected", &facts)
-        }
     }
 }

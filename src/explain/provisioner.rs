@@ -5,8 +5,8 @@
 //! it waits.
 
 use apiserver::{
-    kinds::ObjectRef,
-    {ids::NodeName, kinds::PersistentVolumeClaim},
+    ids::NodeName,
+    kinds::{Node, ObjectRef, PersistentVolumeClaim},
 };
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 
@@ -38,12 +38,12 @@ pub(super) fn link(
     let and_log = |link: Link| link.and_log(view, driver, Sidecar::Provisioner);
     let link = if let Some(link) = for_gone_node(view, claim, subject) {
         link
-    } else if let Some(warning) = last_warning(view, &claim.metadata.uid, &["ProvisioningFailed"]) {
-        let age = age::between(warning.at, view.now());
-        let facts: Facts<'_> = &[("told", &warning.message), ("driver", &driver), ("age", &age)];
+    } else if let Some((at, told)) = last_warning(view, &claim.metadata.uid, &["ProvisioningFailed"]) {
+        let facts: Facts<'_> =
+            &[("told", &told), ("driver", &driver), ("age", &age::between(at, view.now()))];
         let verdict = Verdict::of_wait(asked, view.now());
         and_log(Link::told(subject, "ProvisionerError", facts).verdict(verdict))
-    } else if let Some(told) = view.sidecars.absence(driver, Sidecar::Provisioner, asked) {
+    } else if let Some(told) = view.sidecars().absence(driver, Sidecar::Provisioner, asked) {
         Link::told(subject, "ProvisionerNotSeen waiting", &[("told", &told), ("driver", &driver)])
     } else {
         // It is there, was asked long ago, and says nothing.
@@ -52,7 +52,7 @@ pub(super) fn link(
         let facts: Facts<'_> = &[("driver", &driver), ("age", &age)];
         and_log(Link::told(subject, "WaitingForProvisioner silent", facts))
     };
-    Some(writes::of_claim(link, write))
+    Some(writes::next(link, write))
 }
 
 /// The scheduler chose a node for the claim that is no more: no provisioner makes a volume for it.
@@ -63,6 +63,7 @@ fn for_gone_node(view: &View<'_>, claim: &PersistentVolumeClaim, subject: &Objec
         let facts: Facts<'_> = &[("node", &node), ("annotation", &SELECTED_NODE)];
         Link::told(subject, "WaitingForProvisioner gone node", facts)
     };
+    view.read::<Node>(&node);
     view.is_gone(&node).then(link)
 }
 

@@ -7,7 +7,7 @@
 
 use apiserver::{
     ids::{ClassName, NodeName, PodKey},
-    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod},
+    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
     tables::Objects,
 };
 use k8s_openapi::jiff::Timestamp;
@@ -123,6 +123,7 @@ pub(super) fn size(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Lin
         }
         (progress, _) => by_resizer(view, &subject, claim, (progress, driver, asked), facts),
     };
+    view.read::<StorageClass>(&ClassName::from(class));
     let class = ObjectRef::Class(ClassName::from(class));
     let forbids = |class: &Value| class.get("allowVolumeExpansion").and_then(Value::as_bool) != Some(true);
     Some(if view.whole(&class).is_some_and(forbids) { link.and("+class forbids", facts) } else { link })
@@ -139,14 +140,13 @@ fn by_resizer(
     let Some(driver) = driver else { return Link::told(subject, "Resizing", facts) };
     let by_time = |link: Link| link.verdict(Verdict::of_wait(asked, view.now()));
     let and_log = |link: Link| link.and_log(view, driver, Sidecar::Resizer);
-    if let Some(warning) = last_warning(view, &claim.metadata.uid, &["VolumeResizeFailed"]) {
-        let age = age::between(warning.at, view.now());
-        let own: Facts<'_> = &[("said", &warning.message), ("age", &age)];
+    if let Some((at, said)) = last_warning(view, &claim.metadata.uid, &["VolumeResizeFailed"]) {
+        let own: Facts<'_> = &[("said", &said), ("age", &age::between(at, view.now()))];
         return and_log(by_time(Link::told(subject, "Resizing failed", &[own, facts].concat())));
     }
     // One that has begun has answered.
     let unanswered = asked.filter(|_| progress.is_none());
-    match (view.sidecars.absence(driver, Sidecar::Resizer, unanswered), progress) {
+    match (view.sidecars().absence(driver, Sidecar::Resizer, unanswered), progress) {
         (Some(told), _) => {
             let own: Facts<'_> = &[("told", &told)];
             Link::told(subject, "ResizerNotSeen", &[own, facts].concat())

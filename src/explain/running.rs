@@ -37,6 +37,7 @@ fn silent(view: &View<'_>, pod: &Pod, until: &str) -> Option<Link> {
     let node = get::<Node>(view, name).filter(|node| !node.is_ready())?;
     let since = node.ready().and_then(|ready| ready.last_transition_time);
     let what = match (pod.metadata.is_terminating(), pod.status.phase) {
+        _ if node.kubelet_speaks() => "its kubelet reports that it is not well",
         (true, _) => "its kubelet, which would end the pod, does not report",
         (false, PodPhase::Running) => "whether the pod still runs is not known",
         (false, _) => "its kubelet starts no pods",
@@ -81,10 +82,9 @@ fn shared(view: &View<'_>, pod: &Pod) -> Option<Link> {
 /// The kubelet says that it cannot mount.
 fn not_mounted(view: &View<'_>, pod: &Pod) -> Option<Link> {
     let node = &pod.spec.node_name;
-    let warning = last_warning(view, &pod.metadata.uid, &["FailedMount", "FailedMapVolume"])?;
+    let (at, told) = last_warning(view, &pod.metadata.uid, &["FailedMount", "FailedMapVolume"])?;
     let verdict = Verdict::of_wait(Some(pod.metadata.creation_timestamp?), view.now());
-    let age = age::between(warning.at, view.now());
-    let facts: Facts<'_> = &[("node", node), ("told", &warning.message), ("age", &age)];
+    let facts: Facts<'_> = &[("node", node), ("told", &told), ("age", &age::between(at, view.now()))];
     let link = Link::told(&ObjectRef::Node(node.clone()), "MountError", facts);
     Some(link.verdict(verdict).detail(format!("on {node}")))
 }

@@ -10,16 +10,9 @@ use super::{age, view::View};
 // KCM: pkg/controller/volume/persistentvolume/pv_controller_base.go.
 const BINDER: &str = "persistentvolume-controller";
 
-/// A warning.
-pub(super) struct Warning<'a> {
-    /// When it was given last.
-    pub at: Timestamp,
-    /// In the program's own words.
-    pub message: &'a str,
-}
-
-/// The latest warning about an object for one of the reasons, unless the binder itself gave it.
-pub(super) fn last_warning<'a>(view: &View<'a>, uid: &Uid, reasons: &[&str]) -> Option<Warning<'a>> {
+/// The latest warning about an object for one of the reasons, unless the binder itself gave it: when, and in the program's own
+/// words.
+pub(super) fn last_warning<'a>(view: &View<'a>, uid: &Uid, reasons: &[&str]) -> Option<(Timestamp, &'a str)> {
     let is_meant = |event: &&Event| {
         event.type_.as_deref() == Some("Warning")
             && event.reason.as_deref().is_some_and(|reason| reasons.contains(&reason))
@@ -27,32 +20,19 @@ pub(super) fn last_warning<'a>(view: &View<'a>, uid: &Uid, reasons: &[&str]) -> 
             && source(event) != Some(BINDER)
     };
     let told = view.snapshot.events.iter().filter(is_meant);
-    let dated = told.filter_map(|event| Some(Warning { at: at(event)?, message: event.message.as_deref()? }));
-    dated.max_by_key(|warning| warning.at)
+    told.filter_map(|event| Some((at(event)?, event.message.as_deref()?))).max_by_key(|(at, _)| *at)
 }
 
 /// What any program said last about an object, as a sentence's end: all that one may know who may read
 /// nothing but events.
 pub(super) fn last_word(view: &View<'_>, uid: &Uid) -> Option<String> {
-    let (at, event) = last(view, uid)?;
+    let told = view.snapshot.events.iter().filter(|event| is_about(event, uid));
+    let (at, event) = told.filter_map(|event| Some((at(event)?, event))).max_by_key(|(at, _)| *at)?;
     let by = source(event).unwrap_or("an event");
     let reason = event.reason.as_deref().unwrap_or_default();
     let message = event.message.as_deref().unwrap_or_default();
     let age = age::between(at, view.now());
     Some(format!("its last event, {age} ago, is from {by}: {reason}: {message}"))
-}
-
-/// The class that the binder says does not exist, if nothing else has been said of the claim since.
-// KCM: pkg/controller/volume/persistentvolume, the lister's NotFound as the text of ProvisioningFailed.
-pub(super) fn missing_class<'a>(view: &View<'a>, uid: &Uid) -> Option<&'a str> {
-    let class = last(view, uid)?.1.message.as_deref()?.strip_prefix(r#"storageclass.storage.k8s.io ""#)?;
-    class.strip_suffix(r#"" not found"#)
-}
-
-/// The last event about an object.
-fn last<'a>(view: &View<'a>, uid: &Uid) -> Option<(Timestamp, &'a Event)> {
-    let told = view.snapshot.events.iter().filter(|event| is_about(event, uid));
-    told.filter_map(|event| Some((at(event)?, event))).max_by_key(|(at, _)| *at)
 }
 
 /// When an event was last given.

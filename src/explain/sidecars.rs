@@ -11,8 +11,8 @@ use std::{
 };
 
 use apiserver::{
-    ids::DriverName,
-    kinds::{CsiDriver, Narrow, ObjectRef, Pod},
+    ids::{DriverName, PodKey},
+    kinds::{CsiDriver, ObjectRef},
 };
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use serde_json::Value;
@@ -21,7 +21,13 @@ use strum::IntoStaticStr;
 use super::{
     age,
     snapshot::{LEASES, Snapshot},
+    subject::field,
 };
+use crate::{
+    binder::annotations::PROVISIONED_BY,
+    fence::arguments::{value, words_of},
+};
+
 /// Which side-car.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
@@ -74,6 +80,8 @@ pub struct Sidecars<'a> {
     snapshot: &'a Snapshot,
     leases: BTreeMap<&'a str, &'a Lease>,
     event_sources: BTreeSet<&'a str>,
+    /// Provisioners that have made volumes which are there.
+    makers: BTreeSet<String>,
 }
 
 impl<'a> Sidecars<'a> {
@@ -93,7 +101,13 @@ impl<'a> Sidecars<'a> {
             // The provisioner calls itself <driver>_<pod>_<uuid>.
             source.split('_').next()
         });
-        Self { snapshot, leases, event_sources: sources.filter(|source| !source.is_empty()).collect() }
+        let event_sources = sources.filter(|source| !source.is_empty()).collect();
+        let mut makers = BTreeSet::new();
+        snapshot.objects.volumes.for_each(|volume| {
+            let maker = volume.metadata.annotation(PROVISIONED_BY);
+            makers.extend(maker.filter(|maker| !makers.contains(*maker)).map(str::to_owned));
+        });
+        Self { snapshot, leases, event_sources, makers }
     }
 
     /// The lease of a side-car.
@@ -131,7 +145,7 @@ impl<'a> Sidecars<'a> {
         let is_installed = self.snapshot.objects.drivers.get(&DriverName::from(driver)).is_some();
         let has_spoken = match sidecar {
             Sidecar::Attacher => false,
-            Sidecar::Provisioner => self.event_sources.contains(driver),
+            Sidecar::Provisioner => self.event_sources.contains(driver) || self.makers.contains(driver),
             Sidecar::Resizer => self.event_sources.contains(format!("external-resizer {driver}").as_str()),
         };
         let was_looked_for = self.snapshot.was_read(LEASES) && self.snapshot.is_listed::<CsiDriver>();
@@ -162,50 +176,32 @@ impl<'a> Sidecars<'a> {
                      run, or runs without leader election and does not get on"
                 ))
             }
+            // One without leader election, and without a CSIDriver, has not spoken yet.
+            Presence::NotSeen
+                if asked.is_some_and(|it| it.checked_add(SILENCE).is_ok_and(|it| it >= now)) =>
+            {
+                None
+            }
             Presence::NotSeen => Some(format!(
                 "{name} {driver} is not installed: there is no lease, no CSIDriver and no event of that name"
             )),
         }
     }
 
-    /// The limit of requests per second with which the side-car that holds the lease runs, if its pod was read.
-    pub fn client_limit(&self, driver: &str, sidecar: Sidecar) -> Option<f64> {
-        let spec = self.lease(driver, sidecar)?.spec.as_ref()?;
-        let holder = spec.holder_identity.as_deref().filter(|holder| !holder.is_empty())?;
-        let program = format!("csi-{}", sidecar.as_str());
-        let pod = self.pods().find(|pod| {
-            let name = pod.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-            // Some identities go on after the name of the pod.
-            !name.is_empty() && (holder == name || holder.split('_').next() == Some(name))
-        })?;
-        let containers = pod.pointer("/spec/containers").and_then(Value::as_array)?;
-        let container = containers.iter().find(|container| {
-            let says = |field| container.get(field).and_then(Value::as_str).unwrap_or_default();
-            says("image").contains(&program) || says("name") == program
-        })?;
-        let words = ["command", "args"].map(|field| container.get(field).and_then(Value::as_array));
-        let mut words = words.into_iter().flatten().flatten().filter_map(Value::as_str);
-        while let Some(word) = words.next() {
-            let flag = word.trim_start_matches('-');
-            if let Some(value) = flag.strip_prefix("kube-api-qps=") {
-                return value.parse().ok();
-            }
-            if flag == "kube-api-qps" {
-                return words.next().and_then(|value| value.parse().ok());
-            }
-        }
-        Some(DEFAULT_QPS)
-    }
-
-    /// Whether it runs with the default limit, or a smaller one.
+    /// Whether the side-car that holds the lease runs with the default limit of requests, or a smaller one, if its pod was read.
     pub fn is_limited(&self, driver: &str, sidecar: Sidecar) -> bool {
         self.client_limit(driver, sidecar).is_some_and(|qps| qps <= DEFAULT_QPS)
     }
 
-    fn pods(&self) -> impl Iterator<Item = &'a Value> {
-        let others = self.snapshot.others.iter().filter(|((kind, _), _)| kind == Pod::KIND);
-        let details = self.snapshot.details.iter().filter(|(object, _)| matches!(object, ObjectRef::Pod(_)));
-        others.map(|(_, pod)| pod).chain(details.map(|(_, pod)| pod))
+    fn client_limit(&self, driver: &str, sidecar: Sidecar) -> Option<f64> {
+        let (namespace, name) = self.holder(driver, sidecar)?;
+        let pod = self.snapshot.details.get(&ObjectRef::Pod(PodKey::new(namespace, name)))?;
+        let program = format!("csi-{}", sidecar.as_str());
+        let is_it = |it: &&Value| field(it, "image").contains(&program) || field(it, "name") == program;
+        let words = words_of(pod.pointer("/spec/containers")?.as_array()?.iter().find(is_it)?);
+        // Go's flags have one dash or two.
+        let limit = value(&words, "--kube-api-qps").or_else(|| value(&words, "-kube-api-qps"));
+        limit.map_or(Some(DEFAULT_QPS), |limit| limit.parse().ok())
     }
 }
 

@@ -44,8 +44,6 @@ pub const LEASES: &str = "leases";
 pub const FENCE: &str = "policies of the fence";
 /// The Deployment of mooring, likewise.
 pub const DEPLOYED: &str = "deployments of mooring";
-/// The pods in which the side-cars of CSI drivers run, for [`Snapshot::note_read`].
-pub const DRIVER_PODS: &str = "pods of CSI drivers";
 /// All pods of the one node or namespace that was asked about, for [`Snapshot::note_read`].
 pub const PODS_THERE: &str = "pods there";
 /// Events, for [`Snapshot::note_read`].
@@ -81,7 +79,6 @@ pub struct Snapshot {
     pub attach_detach: AttachDetachOptions,
     listed: BTreeSet<&'static str>,
     absent: BTreeSet<ObjectRef>,
-    without_csi_node: BTreeSet<NodeName>,
     unreadable: BTreeSet<ObjectRef>,
 }
 
@@ -133,16 +130,11 @@ impl Snapshot {
     }
 
     /// Notes that the CSINode of a node was looked for and is not there.
-    pub fn note_no_csi_node(&mut self, node: NodeName) {
-        self.without_csi_node.insert(node);
+    pub fn note_no_csi_node(&mut self, node: &NodeName) {
+        self.others.insert(("CSINode".to_owned(), node.to_string()), Value::Null);
     }
 
-    /// Whether it is known that a node has no CSINode.
-    pub(super) fn lacks_csi_node(&self, node: &NodeName) -> bool {
-        self.without_csi_node.contains(node)
-    }
-
-    /// The CSINode of a node, if it was read.
+    /// The CSINode of a node, if it was read; null if there is none.
     pub(super) fn csi_node(&self, node: &NodeName) -> Option<&Value> {
         self.others.get(&("CSINode".to_owned(), node.to_string()))
     }

@@ -12,11 +12,16 @@ use super::subject::field;
 /// Why a volume may not be used on a node, if it may not.
 pub(super) fn refusal(volume: &Value, node: &Value) -> Option<String> {
     let terms = volume.pointer("/spec/nodeAffinity/required/nodeSelectorTerms")?.as_array()?;
-    if terms.iter().any(|term| fits(term, node)) {
+    let terms: Vec<Vec<(bool, String)>> = terms.iter().map(|term| judged(term, node)).collect();
+    // An empty term fits nothing.
+    if terms.iter().any(|term| !term.is_empty() && term.iter().all(|(holds, _)| *holds)) {
         return None;
     }
-    let terms: Vec<String> = terms.iter().map(told).collect();
-    Some(terms.join(", or "))
+    let told = terms.iter().map(|term| {
+        let told: Vec<&str> = term.iter().map(|(_, told)| told.as_str()).collect();
+        told.join(" and ")
+    });
+    Some(told.collect::<Vec<_>>().join(", or "))
 }
 
 /// The nodes outside of which a volume is nowhere, by their names, if it names them.
@@ -43,48 +48,30 @@ fn values(requirement: &Value) -> Vec<&str> {
     values.filter_map(Value::as_str).collect()
 }
 
-/// An empty term fits nothing.
-fn fits(term: &Value, node: &Value) -> bool {
+/// The requirements of a term: whether each holds, and in words.
+fn judged(term: &Value, node: &Value) -> Vec<(bool, String)> {
     let label = |key: &str| node.pointer("/metadata/labels").and_then(|labels| labels.get(key)?.as_str());
     let own =
         |key: &str| (key == "metadata.name").then(|| node.pointer("/metadata/name")?.as_str()).flatten();
-    let mut all = requirements(term, "matchExpressions")
-        .map(|one| holds(one, label(field(one, "key"))))
-        .chain(requirements(term, "matchFields").map(|one| holds(one, own(field(one, "key")))))
-        .peekable();
-    all.peek().is_some() && all.all(|holds| holds)
+    let labels = requirements(term, "matchExpressions").map(|one| judge(one, label(field(one, "key"))));
+    let fields = requirements(term, "matchFields").map(|one| judge(one, own(field(one, "key"))));
+    labels.chain(fields).collect()
 }
 
-fn holds(requirement: &Value, found: Option<&str>) -> bool {
-    let values = values(requirement);
+fn judge(requirement: &Value, found: Option<&str>) -> (bool, String) {
+    let (key, values) = (field(requirement, "key"), values(requirement));
+    let told = values.join(" or ");
     let number = |text: &str| text.parse::<i64>().ok();
     let compared = || Some((number(found?)?, number(values.first()?)?));
     match field(requirement, "operator") {
-        "In" => found.is_some_and(|found| values.contains(&found)),
-        "NotIn" => found.is_none_or(|found| !values.contains(&found)),
-        "Exists" => found.is_some(),
-        "DoesNotExist" => found.is_none(),
-        "Gt" => compared().is_some_and(|(found, limit)| found > limit),
-        "Lt" => compared().is_some_and(|(found, limit)| found < limit),
-        _ => true,
+        "In" => (found.is_some_and(|found| values.contains(&found)), format!("{key} is {told}")),
+        "NotIn" => (found.is_none_or(|found| !values.contains(&found)), format!("{key} is not {told}")),
+        "Exists" => (found.is_some(), format!("{key} is set")),
+        "DoesNotExist" => (found.is_none(), format!("{key} is not set")),
+        "Gt" => (compared().is_some_and(|(found, limit)| found > limit), format!("{key} Gt {told}")),
+        "Lt" => (compared().is_some_and(|(found, limit)| found < limit), format!("{key} Lt {told}")),
+        operator => (true, format!("{key} {operator} {told}")),
     }
-}
-
-fn told(term: &Value) -> String {
-    let all = requirements(term, "matchExpressions").chain(requirements(term, "matchFields"));
-    let all: Vec<String> = all
-        .map(|one| {
-            let (key, values) = (field(one, "key"), values(one).join(" or "));
-            match field(one, "operator") {
-                "In" => format!("{key} is {values}"),
-                "NotIn" => format!("{key} is not {values}"),
-                "Exists" => format!("{key} is set"),
-                "DoesNotExist" => format!("{key} is not set"),
-                operator => format!("{key} {operator} {values}"),
-            }
-        })
-        .collect();
-    all.join(" and ")
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! What an answer is made from: a snapshot, and the dry runs.
 //!
-//! In: a snapshot. Out: where each claim, volume and volume on a node stands, as the controllers say.
+//! In: a snapshot. Out: where each claim, volume and volume on a node stands, as the controllers say; and, if it is noted, what was
+//! looked for and is not in the snapshot: what the reader reads next.
 
 use std::{
-    cell::OnceCell,
+    cell::{OnceCell, RefCell},
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -18,6 +19,7 @@ use serde_json::Value;
 
 use super::{
     exclusive::{self, Twice},
+    read::requests::Read,
     sidecars::Sidecars,
     snapshot::Snapshot,
 };
@@ -33,14 +35,20 @@ use crate::{
     vac_protection::users::ClassUsers,
 };
 
+/// So many nodes and volumes are read by name. A volume on more nodes is looked for in the list of all attachments: one request, not
+/// two for each node.
+pub(super) const MANY_NODES: usize = 16;
+
 /// See the module.
 pub(super) struct View<'a> {
     pub snapshot: &'a Snapshot,
-    pub sidecars: Sidecars<'a>,
+    sidecars: Sidecars<'a>,
     pub attach_detach: attach_detach::dry_run::Outlook,
     /// What the binder says of everything, where it was asked at once.
     pub binder: Option<binder::dry_run::Outlook>,
     indexes: Indexes,
+    /// What the answer would have looked at, if that is noted.
+    wanted: Option<RefCell<BTreeSet<Read>>>,
 }
 
 /// What is looked up more than once, made when it is first asked for.
@@ -56,8 +64,78 @@ struct Indexes {
 
 impl<'a> View<'a> {
     pub fn new(snapshot: &'a Snapshot) -> Self {
-        let (attach_detach, sidecars) = (snapshot.ask_attach_detach(), Sidecars::new(snapshot));
-        Self { snapshot, sidecars, attach_detach, binder: None, indexes: Indexes::default() }
+        Self { attach_detach: snapshot.ask_attach_detach(), ..Self::bare(snapshot) }
+    }
+
+    /// The same without what attach/detach says.
+    fn bare(snapshot: &'a Snapshot) -> Self {
+        let (attach_detach, sidecars) = (attach_detach::dry_run::Outlook::default(), Sidecars::new(snapshot));
+        Self { snapshot, sidecars, attach_detach, binder: None, indexes: Indexes::default(), wanted: None }
+    }
+
+    /// What an answer looks at, as far as that is known by now: what was read is not read again.
+    pub fn noted<T>(snapshot: &'a Snapshot, answer: impl FnOnce(&Self) -> T) -> BTreeSet<Read> {
+        Self { wanted: Some(RefCell::default()), ..Self::new(snapshot) }.told(answer)
+    }
+
+    /// The same of what needs no controller.
+    pub fn noted_bare<T>(snapshot: &'a Snapshot, answer: impl FnOnce(&Self) -> T) -> BTreeSet<Read> {
+        Self { wanted: Some(RefCell::default()), ..Self::bare(snapshot) }.told(answer)
+    }
+
+    fn told<T>(self, answer: impl FnOnce(&Self) -> T) -> BTreeSet<Read> {
+        answer(&self);
+        self.wanted.map(RefCell::into_inner).unwrap_or_default()
+    }
+
+    /// Whether it is noted.
+    pub fn is_noted(&self) -> bool {
+        self.wanted.is_some()
+    }
+
+    /// Notes that this would be looked at.
+    pub fn want(&self, read: impl FnOnce() -> Read) {
+        if let Some(wanted) = &self.wanted {
+            wanted.borrow_mut().insert(read());
+        }
+    }
+
+    /// An object that is looked at by its name.
+    pub fn read<T: Stored>(&self, key: &T::Key) -> Option<Arc<T>> {
+        self.want(|| Read::object(T::object_ref(key.clone())));
+        self.objects().get::<T>(key)
+    }
+
+    /// Notes that all of a kind would be looked at.
+    pub fn list<T: Stored>(&self) {
+        self.want(Read::all::<T>);
+    }
+
+    /// What is known of side-cars: drivers and leases are looked at.
+    pub fn sidecars(&self) -> &Sidecars<'a> {
+        if let Some(wanted) = &self.wanted {
+            wanted.borrow_mut().extend(Read::programs(self.snapshot));
+        }
+        &self.sidecars
+    }
+
+    /// A node, with what drivers have said there.
+    pub fn node(&self, name: &NodeName) -> Option<Arc<Node>> {
+        self.want(|| Read::csi_node(name));
+        self.read::<Node>(name)
+    }
+
+    /// Nodes with pods that use a claim.
+    pub fn nodes_using(&self, claim: &ClaimKey) -> BTreeSet<NodeName> {
+        let pods = self.users_of(claim).iter().filter_map(|pod| self.objects().pods.get(pod));
+        pods.map(|pod| pod.spec.node_name.clone()).collect()
+    }
+
+    /// Whether more can become known of an object.
+    pub fn is_open(&self, object: &ObjectRef) -> bool {
+        !self.snapshot.holds(object)
+            && !self.snapshot.is_absent(object)
+            && !Read::object(object.clone()).is_unseen(self.snapshot)
     }
 
     pub fn objects(&self) -> &'a Objects {

@@ -2,10 +2,13 @@
 //!
 //! In: the reason that the binder's decision returned. Out: a [`Link`].
 
+use std::sync::Arc;
+
 use apiserver::{
     ids::{ClaimKey, VolumeName},
     kinds::{
-        ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, VolumePhase,
+        ClaimRef, CsiDriver, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
+        VolumePhase,
     },
 };
 
@@ -35,16 +38,34 @@ pub(super) const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
 /// The finalizer of a volume whose disk its provisioner deletes.
 const PROVISIONER_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
+/// A volume, of which also the claim that it is for and the driver are looked at.
+pub(super) fn read(view: &View<'_>, name: &VolumeName) -> Option<Arc<PersistentVolume>> {
+    let volume = view.read::<PersistentVolume>(name)?;
+    if let Some(reference) = &volume.spec.claim_ref {
+        view.read::<PersistentVolumeClaim>(&reference.key());
+    }
+    if let Some(csi) = &volume.spec.csi {
+        view.read::<CsiDriver>(&csi.driver);
+    }
+    Some(volume)
+}
+
+/// The volume of a claim.
+pub(super) fn of_claim(view: &View<'_>, key: &ClaimKey) -> Option<Arc<PersistentVolume>> {
+    let claim = view.read::<PersistentVolumeClaim>(key)?;
+    Some(&claim.spec.volume_name).filter(|name| !name.is_empty()).and_then(|name| read(view, name))
+}
+
 /// The link of a volume.
 pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
     let subject = ObjectRef::Volume(name.clone());
-    let Some(volume) = get::<PersistentVolume>(view, name) else {
+    let Some(volume) = read(view, name) else {
         return missing::<PersistentVolume>(view, &subject, name, "VolumeMissing");
     };
     let place = view.volume(name);
     let link = match place.reason.as_deref() {
         Some(reason) => of_reason(view, &subject, (reason, place.write)),
-        None => writes::of_volume(settled(view, &subject, &volume), place.write),
+        None => writes::next(settled(view, &subject, &volume), place.write),
     };
     let link = match volume.metadata.deletion_timestamp.as_deref() {
         Some(deleted) => {
@@ -85,7 +106,7 @@ fn without_owner(view: &View<'_>, subject: &ObjectRef, volume: &PersistentVolume
             _ => return None,
         };
         let is_absent =
-            matches!(view.sidecars.presence(driver, sidecar), Presence::NotSeen | Presence::Gone(_));
+            matches!(view.sidecars().presence(driver, sidecar), Presence::NotSeen | Presence::Gone(_));
         is_absent.then(|| format!("the {} of {driver}, which is not there,", sidecar.as_str()))
     };
     let mut finalizers = volume.metadata.finalizers.iter().filter(|_| age::is_long(deleted, view.now()));
@@ -146,7 +167,7 @@ fn of_reason(
         }
         _ => link(reason.code()),
     };
-    writes::of_volume(link, write)
+    writes::next(link, write)
 }
 
 /// Whether no provisioner takes a volume for its own.

@@ -3,26 +3,22 @@
 //! In: what the write is for, as the dry run says it. Out: the action that comes next, and it comes without any condition:
 //! for every reason, this is done first.
 
+use apiserver::kinds::{Narrow, PersistentVolume};
+
 use super::{
     links::Link,
     report::{Next, Verdict},
+    subject::field,
 };
 use crate::binder::calls::WriteKind;
 
-/// Says of a claim what the binder writes next.
-pub(super) fn of_claim(link: Link, write: Option<WriteKind>) -> Link {
-    comes(link, write, "WriteClaim")
-}
-
-/// Says of a volume what the binder writes next.
-pub(super) fn of_volume(link: Link, write: Option<WriteKind>) -> Link {
-    comes(link, write, "WriteVolume")
-}
-
-fn comes(link: Link, write: Option<WriteKind>, own: &'static str) -> Link {
+/// Says of a claim or volume what the binder writes next.
+pub(super) fn next(link: Link, write: Option<WriteKind>) -> Link {
     let Some(write) = write else { return link };
     let waits_for = link.step.next.as_ref().and_then(|next| next.condition.clone());
     let mut link = link;
+    let own =
+        if field(&link.step.object, "kind") == PersistentVolume::KIND { "WriteVolume" } else { "WriteClaim" };
     link.step.next = Some(Next { action: action(write, own).to_owned(), ..Next::default() });
     if let Some(condition) = waits_for.filter(|_| link.verdict == Verdict::Blocked) {
         // That is not the end of it.

@@ -8,8 +8,13 @@ use serde_json::Value;
 /// Commands and arguments of all containers, word by word.
 pub fn words(pod_spec: &Value) -> Vec<&str> {
     let containers = pod_spec.get("containers").and_then(Value::as_array).into_iter().flatten();
-    let lists = containers.flat_map(|container| [container.get("command"), container.get("args")]);
-    lists.flatten().filter_map(Value::as_array).flatten().filter_map(Value::as_str).collect()
+    containers.flat_map(words_of).collect()
+}
+
+/// Those of one container.
+pub fn words_of(container: &Value) -> Vec<&str> {
+    let lists = [container.get("command"), container.get("args")].into_iter().flatten();
+    lists.filter_map(Value::as_array).flatten().filter_map(Value::as_str).collect()
 }
 
 /// What follows the name in a word that is this flag: `=` and a value, or nothing. In a name, `_` is as good as `-`.

@@ -3,18 +3,16 @@
 //! In: a client with the user's rights. Out: what was refused, in the server's words, and what was not checked, and why. An
 //! admission policy, a webhook or a quota refuses a dry run as it would the write; who may not write learns nothing of them.
 
-use http::{Method, Request};
+use http::Request;
 use kube::Client;
 use serde_json::{Value, json};
 
 use crate::fence::{
-    ask::{LONGEST_ANSWER, NoAnswer, answer, apply, ask, lacks_right, read},
+    ask::{LONGEST_ANSWER, NoAnswer, answer, apply, lacks_right, read},
     policies::{BINDINGS, Fence, POLICIES, apply_path},
     probe::hidden,
 };
 
-/// Where pods of the daemon are tried.
-const PODS: &str = "/api/v1/namespaces/mooring-system/pods?dryRun=All";
 /// As whom the daemon writes.
 pub(super) const DAEMON_USER: &str = "system:serviceaccount:mooring-system:mooring";
 
@@ -74,30 +72,15 @@ pub(super) async fn manifests(client: &Client) -> Value {
     let mut runs = DryRuns::default();
     for object in DEPLOY.iter().flat_map(|file| serde_saphyr::from_multiple(file).unwrap_or_default()) {
         let (what, path) = applied(&object);
-        // One that is there was accepted, with the images of this cluster, which the one that is shipped does not have. Pod
-        // security, quotas and webhooks refuse its pods, and not itself.
+        // One that is there was accepted, with the images of this cluster, which the one that is shipped does not have.
         if object.get("kind") == Some(&json!("Deployment"))
-            && let Ok(Some(deployment)) = read(client, path.split('?').next().unwrap_or_default()).await
+            && matches!(read(client, path.split('?').next().unwrap_or_default()).await, Ok(Some(_)))
         {
-            let tried = ask(client, Method::POST, PODS, Some(&pod_of(&deployment))).await;
-            runs.note("a pod of the Deployment mooring", tried);
             continue;
         }
         runs.note(&what, apply(client, &path, &object).await);
     }
     runs.value()
-}
-
-/// A pod as a Deployment has it.
-fn pod_of(deployment: &Value) -> Value {
-    let of = |at: &str| deployment.pointer(&format!("/spec/template{at}"));
-    let (labels, annotations) = (of("/metadata/labels"), of("/metadata/annotations"));
-    json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": { "generateName": "mooring-preflight-", "labels": labels, "annotations": annotations },
-        "spec": of("/spec"),
-    })
 }
 
 /// Kind and name of an object, and where its dry run is applied.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use http::Method;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{api::rbac::v1::PolicyRule, jiff::Timestamp};
 use kube::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -109,29 +109,21 @@ impl PreflightFacts {
         // The first shows whether there is a server at all.
         read(client, "/version").await?;
         let mut seen = BTreeMap::new();
+        let told = |answer: Result<Value, NoAnswer>| answer.map_err(|error| error.to_string());
         for (topic, path) in SINGLE_READS {
-            let answer = read(client, path).await.map(Option::unwrap_or_default);
-            seen.insert(topic, answer.map_err(|error| error.to_string()));
+            seen.insert(topic, told(read(client, path).await.map(Option::unwrap_or_default)));
         }
         for (topic, path, is_kept) in PAGED_READS {
-            seen.insert(topic, kept(client, path, is_kept).await.map_err(|error| error.to_string()));
+            seen.insert(topic, told(kept(client, path, is_kept).await));
         }
         let lease = seen.get(&PreflightTopic::Lease).and_then(|lease| lease.clone().ok()).unwrap_or_default();
-        let why = unwritable(client, &lease).await.map(|why| json!(why));
-        seen.insert(PreflightTopic::LeaseRight, why.map_err(|error| error.to_string()));
-        seen.insert(
-            PreflightTopic::Fence,
-            dry_runs::fence(client, fences).await.map_err(|error| error.to_string()),
-        );
-        seen.insert(PreflightTopic::Manifests, Ok(dry_runs::manifests(client).await));
-        seen.insert(
-            PreflightTopic::NodeStatus,
-            dry_runs::node_status(client).await.map_err(|error| error.to_string()),
-        );
-        seen.insert(
-            PreflightTopic::MissingRights,
-            missing_rights(client, fences).await.map_err(|error| error.to_string()),
-        );
+        seen.extend([
+            (PreflightTopic::LeaseRight, told(unwritable(client, &lease).await.map(|why| json!(why)))),
+            (PreflightTopic::Fence, told(dry_runs::fence(client, fences).await)),
+            (PreflightTopic::Manifests, Ok(dry_runs::manifests(client).await)),
+            (PreflightTopic::NodeStatus, told(dry_runs::node_status(client).await)),
+            (PreflightTopic::MissingRights, told(missing_rights(client, fences).await)),
+        ]);
         Ok(Self { now: Timestamp::now(), seen })
     }
 
@@ -242,31 +234,28 @@ fn rights(fences: &[&Fence]) -> Vec<(String, Value)> {
     let is_run = |name: &str| fences.iter().any(|fence| fence.controller == name);
     let of_controllers = RIGHTS_OF_CONTROLLERS.iter().filter(|(name, _)| is_run(name));
     documents.extend(of_controllers.flat_map(|(_, manifest)| parse(manifest)));
-    let list = |rule: &Value, field: &str| -> Vec<String> {
-        let items = rule.get(field).and_then(Value::as_array).into_iter().flatten();
-        items.filter_map(Value::as_str).map(str::to_owned).collect()
-    };
     let mut rights = Vec::new();
-    for role in &documents {
-        let namespace = role.pointer("/metadata/namespace");
-        for rule in role.get("rules").and_then(Value::as_array).into_iter().flatten() {
-            let (groups, paths) = (list(rule, "apiGroups"), list(rule, "nonResourceURLs"));
-            for verb in list(rule, "verbs") {
-                for (group, resource) in groups
-                    .iter()
-                    .flat_map(|group| list(rule, "resources").into_iter().map(move |of| (group, of)))
-                {
-                    let (plural, subresource) = resource.split_once('/').unwrap_or((&resource, ""));
+    for mut role in documents {
+        let namespace = role.pointer("/metadata/namespace").cloned().unwrap_or_else(|| json!(""));
+        let rules = role.get_mut("rules").map(Value::take).unwrap_or_default();
+        for rule in serde_json::from_value::<Vec<PolicyRule>>(rules).unwrap_or_default() {
+            let groups = rule.api_groups.unwrap_or_default();
+            let resources = rule.resources.unwrap_or_default();
+            for verb in &rule.verbs {
+                let all = groups.iter().flat_map(|group| resources.iter().map(move |of| (group, of)));
+                rights.extend(all.map(|(group, resource)| {
+                    let (plural, subresource) = resource.split_once('/').unwrap_or((resource, ""));
                     let asked = json!({ "verb": verb, "group": group, "resource": plural,
-                        "subresource": subresource, "namespace": namespace.cloned().unwrap_or_else(|| json!("")) });
-                    let spec = json!({ "user": DAEMON_USER, "resourceAttributes": asked });
-                    rights.push((format!("{verb} {resource}"), spec));
-                }
-                for path in &paths {
+                        "subresource": subresource, "namespace": namespace });
+                    (
+                        format!("{verb} {resource}"),
+                        json!({ "user": DAEMON_USER, "resourceAttributes": asked }),
+                    )
+                }));
+                rights.extend(rule.non_resource_urls.iter().flatten().map(|path| {
                     let asked = json!({ "verb": verb, "path": path });
-                    let spec = json!({ "user": DAEMON_USER, "nonResourceAttributes": asked });
-                    rights.push((format!("{verb} {path}"), spec));
-                }
+                    (format!("{verb} {path}"), json!({ "user": DAEMON_USER, "nonResourceAttributes": asked }))
+                }));
             }
         }
     }

@@ -24,22 +24,10 @@ const SILENT: SignedDuration = SignedDuration::from_mins(2);
 const STUCK: SignedDuration = SignedDuration::from_mins(6);
 /// As many names as fit on a line.
 const NAMES_TOLD: usize = 5;
-/// Sources of volumes that need no attaching, or that mooring attaches, or translates to CSI as KCM does.
-const SOURCES: [&str; 13] = [
-    "csi",
-    "iscsi",
-    "fc",
-    "nfs",
-    "hostPath",
-    "local",
-    "awsElasticBlockStore",
-    "azureDisk",
-    "azureFile",
-    "cinder",
-    "gcePersistentDisk",
-    "portworxVolume",
-    "vsphereVolume",
-];
+/// Sources whose plugins Kubernetes no longer has. Those of all others mooring attaches, translates to CSI as KCM does, or need no
+/// attaching.
+const UNKNOWN_SOURCES: [&str; 8] =
+    ["cephfs", "flocker", "glusterfs", "photonPersistentDisk", "quobyte", "rbd", "scaleIO", "storageos"];
 /// What is to be done where KCM's arguments are not to be seen.
 const ASK_THE_PROVIDER: &str = "find out whether the provider runs it with --use-service-account-credentials";
 /// The audit rule that leaves KCM's denied writes out.
@@ -57,8 +45,10 @@ const CHECKS: [(&str, Check); 15] = [
     ("arguments", arguments),
     ("lease", lease),
     ("fence", fence),
-    ("manifests", manifests),
-    ("node-status", node_status),
+    ("manifests", |facts, _| dry_runs(facts, PreflightTopic::Manifests, "the objects of deploy")),
+    ("node-status", |facts, _| {
+        dry_runs(facts, PreflightTopic::NodeStatus, "a patch of nodes/status as the daemon")
+    }),
     ("daemon", daemon),
     ("rights", rights),
     ("recyclers", recyclers),
@@ -109,16 +99,12 @@ fn version(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> 
 
 fn policies(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let kinds = facts.of(PreflightTopic::Policies)?.get("resources").and_then(Value::as_array);
-    let is_it = |kind: &&Value| name_of_kind(kind) == "validatingadmissionpolicies";
+    let is_it = |kind: &&Value| text(kind, "/name") == "validatingadmissionpolicies";
     if kinds.into_iter().flatten().find(is_it).is_some() {
         return Ok(fine("the API server has ValidatingAdmissionPolicy v1"));
     }
     let todo = "switch kube-controller-manager's loops off by flags instead: docs/operating.md";
     Ok((Level::Stop, "the API server has no ValidatingAdmissionPolicy v1".to_owned(), todo))
-}
-
-fn name_of_kind(kind: &Value) -> &str {
-    text(kind, "/name")
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "as the other checks")]
@@ -204,14 +190,6 @@ fn fence(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     };
     let todo = "ask for the rights in deploy/switcher";
     Ok((Level::Stop, format!("a dry run of the fence was refused: {why}"), todo))
-}
-
-fn manifests(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
-    dry_runs(facts, PreflightTopic::Manifests, "the objects of deploy")
-}
-
-fn node_status(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
-    dry_runs(facts, PreflightTopic::NodeStatus, "a patch of nodes/status as the daemon")
 }
 
 fn dry_runs(facts: &PreflightFacts, topic: PreflightTopic, what: &str) -> Result<CheckResult, String> {
@@ -303,30 +281,14 @@ fn flex_volume(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, Stri
 }
 
 fn sources(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
-    let known_fields = [
-        "accessModes",
-        "capacity",
-        "claimRef",
-        "flexVolume",
-        "mountOptions",
-        "nodeAffinity",
-        "persistentVolumeReclaimPolicy",
-        "storageClassName",
-        "volumeAttributesClassName",
-        "volumeMode",
-    ];
-    let mut unknown: BTreeMap<&str, usize> = BTreeMap::new();
-    for volume in facts.items(PreflightTopic::Volumes)? {
-        let fields =
-            volume.get("spec").and_then(Value::as_object).into_iter().flatten().map(|(field, _)| &**field);
-        for field in fields.filter(|field| !known_fields.contains(field) && !SOURCES.contains(field)) {
-            *unknown.entry(field).or_default() += 1;
-        }
-    }
-    if unknown.is_empty() {
+    let volumes: Vec<&Value> = facts.items(PreflightTopic::Volumes)?.collect();
+    let count = |source| volumes.iter().filter(|it| it.pointer(&format!("/spec/{source}")).is_some()).count();
+    let counts = UNKNOWN_SOURCES.iter().map(|source| (source, count(source)));
+    let told = counts.filter(|(_, count)| *count > 0).map(|(source, count)| format!("{count} of {source}"));
+    let told: Vec<String> = told.collect();
+    if told.is_empty() {
         return Ok(fine("mooring knows the source of each PersistentVolume"));
     }
-    let told: Vec<String> = unknown.iter().map(|(source, count)| format!("{count} of {source}")).collect();
     let todo = "mooring binds these and attaches none: make sure that they need no attaching";
     Ok((Level::Warn, told.join(", "), todo))
 }

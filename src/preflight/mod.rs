@@ -13,13 +13,15 @@ mod manager;
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 pub(crate) use judge::{judge, loop_users};
 pub(crate) use manager::Manager;
 
 /// How it stands with one check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum Level {
     /// As it should be.
     Ok,
@@ -27,18 +29,6 @@ pub enum Level {
     Warn,
     /// It cannot be switched.
     Stop,
-}
-
-impl Level {
-    /// As it is printed.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Stop => "stop",
-        }
-    }
 }
 
 /// What came of one check.
@@ -66,7 +56,7 @@ pub fn worst(lines: &[Line]) -> Level {
 pub fn text(lines: &[Line]) -> String {
     let mut text = String::new();
     for Line { check, level, evidence, todo } in lines {
-        let _ = writeln!(text, "{:<5} {check:<16} {evidence}", level.as_str().to_uppercase());
+        let _ = writeln!(text, "{:<5} {check:<16} {evidence}", <&str>::from(*level));
         if !todo.is_empty() {
             let _ = writeln!(text, "{:<22} → {todo}", "");
         }

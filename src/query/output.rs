@@ -122,46 +122,29 @@ pub(super) fn program() -> &'static str {
     if is_called(env::args_os().next().as_ref(), PLUGIN) { "kubectl mooring" } else { "mooring" }
 }
 
-/// When a command looks again.
-pub(super) enum Repeats {
-    /// Never.
-    Never,
-    /// Always, to print what has changed.
-    Always,
-    /// Until all is well, or that time is over; the last answer is printed.
-    UntilWell(Option<Duration>),
-}
-
-/// Looks that follow each other.
+/// Looks that follow each other: one alone; or without end, to print what has changed; or until all is well, or a time is over, and
+/// then the last answer is printed.
 pub(super) struct Looks {
-    repeats: Repeats,
+    watch: bool,
+    /// How long at most.
+    wait: Option<Duration>,
     printed: String,
     first: Instant,
     latest: Instant,
 }
 
 impl Looks {
-    pub(super) fn new(repeats: Repeats) -> Self {
+    pub(super) fn new(watch: bool, wait: Option<Duration>) -> Self {
         let now = Instant::now();
-        Self { repeats, printed: String::new(), first: now, latest: now }
-    }
-
-    /// Whether to print what has changed, or to print once.
-    pub(super) fn watching(watches: bool) -> Self {
-        Self::new(if watches { Repeats::Always } else { Repeats::Never })
+        Self { watch, wait, printed: String::new(), first: now, latest: now }
     }
 
     /// Prints what is new. Whether to look again, once it is time to.
     pub(super) async fn again(&mut self, form: String, verdict: Verdict) -> bool {
-        let (is_last, is_shown, left) = match self.repeats {
-            Repeats::Never => (true, true, None),
-            Repeats::Always => (false, true, None),
-            Repeats::UntilWell(most) => {
-                let left = most.map(|most| most.saturating_sub(self.first.elapsed()));
-                let is_last = verdict == Verdict::Healthy || left.is_some_and(|left| left.is_zero());
-                (is_last, is_last, left)
-            }
-        };
+        let left = self.wait.map(|most| most.saturating_sub(self.first.elapsed()));
+        let is_over = verdict == Verdict::Healthy || left.is_some_and(|left| left.is_zero());
+        let is_last = if self.wait.is_some() { is_over } else { !self.watch };
+        let is_shown = is_last || self.wait.is_none();
         // A closed pipe (`-w | head`) is an orderly end.
         let is_open = !is_shown || form == self.printed || print(&form);
         if is_last || !is_open {

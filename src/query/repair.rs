@@ -17,7 +17,6 @@ use super::{
 use crate::{
     cli::query::{OutputForm, questions::RepairArgs},
     explain::{
-        explain,
         read::Question,
         repair::{Advice, Repair, RepairWrite, repair},
         report::Verdict,
@@ -68,7 +67,17 @@ pub async fn run(args: &RepairArgs) -> Result<Verdict, QueryStop> {
         }
         complain(&format!("accepted: {} {}", write.method, write.path));
     }
-    came_of_it(&connection, &what, is_for_people).await
+    let subject = match what {
+        Repair::Relink(claim, _) => ObjectRef::Claim(claim),
+        Repair::Free(volume) => ObjectRef::Volume(volume),
+        Repair::Unstick(name) => ObjectRef::Attachment(name),
+    };
+    let namespace = subject.names().0.map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
+    let next = format!("{} explain {}{namespace}", program(), subject::typed(&subject));
+    if is_for_people {
+        print(&format!("SENT  see what comes of it:\n{next}\n"));
+    }
+    Ok(Verdict::Healthy)
 }
 
 /// Sends one request. What the server refuses was not carried out.
@@ -91,30 +100,4 @@ async fn send(client: &Client, write: &RepairWrite, patience: Duration) -> Resul
             _ => QueryStop(Verdict::Blocked.exit_code(), said),
         }),
     }
-}
-
-/// Reads again: how it stands now.
-async fn came_of_it(
-    connection: &Connection,
-    what: &Repair,
-    is_for_people: bool,
-) -> Result<Verdict, QueryStop> {
-    let subject = match what {
-        Repair::Relink(claim, _) => ObjectRef::Claim(claim.clone()),
-        Repair::Free(volume) => ObjectRef::Volume(volume.clone()),
-        Repair::Unstick(name) => ObjectRef::Attachment(name.clone()),
-    };
-    let snapshot = connection.reader.read(&Question::Object(subject.clone())).await?;
-    let now = explain(&snapshot, &subject);
-    let is_gone = matches!(what, Repair::Unstick(_)) && snapshot.is_absent(&subject);
-    let line = if is_gone { "it is gone".to_owned() } else { clean(&now.summary) };
-    let (subject, namespace) = (subject::typed(&subject), subject.names().0);
-    let namespace = namespace.map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
-    if is_for_people {
-        let next = format!("{} explain {subject}{namespace}", program());
-        print(&format!("SENT  {subject} now: {line}\n{next}\n"));
-    } else {
-        complain(&format!("sent; {subject} now: {line}"));
-    }
-    Ok(Verdict::Healthy)
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::Deployment,
     coordination::v1::Lease,
-    core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
 };
 use kube::{
     Api,
@@ -265,25 +265,6 @@ async fn preflight(stage: &Stage) {
     assert_eq!(facts.of(PreflightTopic::Fence), Ok(&json!(null)));
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
     assert!(deployments.get_opt("mooring").await.unwrap().is_none(), "a dry run stores nothing");
-
-    // Pod security refuses the pods of a Deployment, and not itself.
-    create(&deployments, crate::switch::deployment()).await;
-    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
-    let enforce = |level: Option<&str>| json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": level } } });
-    for (level, expected) in [(None, 0), (Some("restricted"), 1)] {
-        patch(&namespaces, DAEMON_NAMESPACE, enforce(level)).await;
-        let facts = PreflightFacts::read(&client, &the_two()).await.unwrap();
-        let manifests = facts.of(PreflightTopic::Manifests).unwrap();
-        let refused = manifests["refused"].as_array().unwrap();
-        assert_eq!(refused.len(), expected, "{manifests}");
-        assert!(
-            refused.iter().all(|line| line.as_str().unwrap().contains("violates PodSecurity")),
-            "{manifests}"
-        );
-        assert_eq!(manifests["unchecked"], json!([]));
-    }
-    patch(&namespaces, DAEMON_NAMESPACE, enforce(None)).await;
-    deployments.delete("mooring", &DeleteParams::default()).await.unwrap();
 }
 
 /// With the fence up, none of the loops that mooring has taken writes anything, whatever happens.

@@ -146,7 +146,7 @@ async fn program(stage: Stage) {
     let reference = async || volumes.get("v2").await.unwrap().spec.unwrap().claim_ref.unwrap();
     assert!(reference().await.uid.is_some());
     let (code, stdout) = asked("repair free pv/v2 --yes").await;
-    assert!(code == 0 && stdout.contains("SENT  pv/v2 now: "), "{code}: {stdout}");
+    assert!(code == 0 && stdout.contains("SENT  ") && stdout.contains("explain pv/v2"), "{code}: {stdout}");
     assert_eq!(reference().await.uid, None);
     stage.cluster.volume_phase("v2", "Available").await;
     let (code, stdout) = asked("repair free pv/v2 --yes").await;

@@ -116,7 +116,9 @@ async fn asks_by_name(stage: Stage) {
                     .any(|list| uri.contains(list))
             })
             .collect();
-        assert!(lists.is_empty(), "{kind}: {lists:?}");
+        // Of a node, all that is attached there.
+        let is_meant = |list: &&String| kind == "node" && list.contains("volumeattachments?");
+        assert!(lists.iter().all(is_meant) && lists.len() <= 1, "{kind}: {lists:?}");
         assert!(asked.len() <= 14, "{kind}: {} requests: {asked:#?}", asked.len());
         // The volume on the other node is none of its business.
         assert!(snapshot.objects.volumes.get(&VolumeName::from("v2")).is_none(), "{kind}");
@@ -254,7 +256,8 @@ async fn one_namespace(stage: Stage) {
     );
     assert_eq!(forbidden("pod", "p1").await, ["csinode/n1", "node/n1", "pv/v1"]);
     // Events about nodes are in the namespace.
-    assert_eq!(forbidden("node", "n1").await, ["csinode/n1", "node/n1", "pods on n1"]);
+    let of_node = ["csinode/n1", "node/n1", "pods on n1", "volumeattachments"];
+    assert_eq!(forbidden("node", "n1").await, of_node);
     // The program says the same, and its exit code tells it from an answer.
     let asked = async |words: &[&str]| {
         let mut command = tokio::process::Command::new(PROGRAM);
@@ -356,6 +359,9 @@ async fn commands(stage: Stage) {
     assert!(code == Some(0) && proposed.contains("PATCH /api/v1/persistentvolumes/v3"), "{proposed}{stderr}");
     cluster.volume_phase("v3", "Released").await;
     let (code, stdout, stderr) = asked("repair relink c3 v3 --yes").await;
-    assert!(code == Some(0) && stdout.contains("SENT  pvc/c3 now: "), "{stdout}{stderr}");
+    assert!(
+        code == Some(0) && stdout.contains("SENT  ") && stdout.contains("explain pvc/c3 -n "),
+        "{stdout}{stderr}"
+    );
     cluster.bound("c3", "v3").await;
 }

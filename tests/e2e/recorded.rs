@@ -1,7 +1,7 @@
 //! The recorded clusters of `tests/cases/explain` on a real API server: made there object by object, read by the real reader
 //! with a user's rights, and explained. The answers are those of the cases: verdict, reason and chain; also at rest, after
-//! the loops of kube-controller-manager have done with them what they do. What differs is in [`EVERYWHERE`], [`ALONE`] and
-//! [`RULED`], with the reason why, and nothing is in there that does not differ.
+//! the loops of kube-controller-manager have done with them what they do. What differs is in [`EVERYWHERE`] and [`RULED`],
+//! with the reason why, and nothing is in there that does not differ.
 //!
 //! The server's are the names of UIDs, the revisions, and the time: all times of a case are moved to its clock, but for those
 //! of creation, which it sets itself.
@@ -51,25 +51,17 @@ type Different = (&'static str, &'static str, &'static str, &'static str);
 const MADE_NOW: &str = "the server says when an object was made: now";
 const DELETED_NOW: &str = "the server says when an object was deleted: now";
 const WRITTEN_NOW: &str = "the server says when a lease was written: now";
-const CLASS_ALONE: &str = "who asks about a class does not list all claims; the doctor does";
 const NOT_TAKEN: &str = "the server takes no such object";
 
 /// On any API server.
 const EVERYWHERE: &[Different] = &[
     ("held-elsewhere", "pod/slow -n shop", "Waiting WaitingForAttacher", MADE_NOW),
-    ("held-elsewhere", "pod/twice -n shop", "Waiting DetachError", DELETED_NOW),
     ("pods-without-fault-of-their-volumes", "pod/stays -n shop", "Waiting Terminating", DELETED_NOW),
     ("attacher-gone", "pod/web-0 -n shop", "Waiting WaitingForAttacher", WRITTEN_NOW),
     ("attacher-silent", "pod/old -n shop", "Waiting WaitingForAttacher", MADE_NOW),
     ("attacher-silent", "pv/pv-3", "Waiting DetachWaitingForAttacher", DELETED_NOW),
     ("attacher-silent", "pvc/made -n shop", "Waiting WaitingForProvisioner", MADE_NOW),
-    ("attacher-silent", "sc/fast", "Healthy ProvisionerUnknown", CLASS_ALONE),
-    (
-        "attachments",
-        "node/a",
-        "Waiting DetachWaitingForUnmount",
-        "who asks about a node does not list all attachments: those that its status lists are read",
-    ),
+    ("attachments", "node/a", "Waiting DetachWaitingForUnmount", DELETED_NOW),
     ("attachments", "pod/failing -n shop", "Waiting AttachError", MADE_NOW),
     ("attachments", "pv/pv-stuck", "Waiting DetachError", DELETED_NOW),
     ("attachments-odd", "pod/generic -n shop", "NotFound", NOT_TAKEN),
@@ -77,8 +69,8 @@ const EVERYWHERE: &[Different] = &[
     ("attributes-classes", "vac/bare", "Healthy Protected", "the server's admission puts the finalizer on"),
     ("attributes-classes", "vac/left", "Waiting Terminating", DELETED_NOW),
     ("claim-provisioner", "pvc/gone -n shop", "Waiting WaitingForProvisioner", WRITTEN_NOW),
+    ("claim-provisioner", "pvc/never -n shop", "Waiting WaitingForProvisioner", MADE_NOW),
     ("claim-provisioner", "sc/gone", "Healthy ProvisionerSeen", WRITTEN_NOW),
-    ("claim-provisioner", "sc/served", "Healthy ProvisionerSeen", CLASS_ALONE),
     ("claims-that-grow", "pvc/begun -n shop", "Waiting Resizing", WRITTEN_NOW),
     ("claims-in-progress", "pvc/malformed -n shop", "NotFound", NOT_TAKEN),
     ("claims-in-progress", "pvc/mode -n shop", "Blocked ClassNotFound", "the server takes no such class"),
@@ -96,21 +88,21 @@ const EVERYWHERE: &[Different] = &[
     ),
     ("claims-that-grow", "pvc/failing -n shop", "Waiting Resizing", MADE_NOW),
     ("claims-that-grow", "pvc/long -n shop", "Waiting Resizing", MADE_NOW),
+    ("claims-that-grow", "pvc/named -n shop", "Waiting Resizing", MADE_NOW),
     ("claims-that-grow", "pvc/silent -n shop", "Waiting Resizing", MADE_NOW),
+    ("claims-that-grow", "pvc/uninstalled -n shop", "Waiting Resizing", MADE_NOW),
     ("claims-that-grow", "pvc/unnamed -n shop", "Waiting Resizing", MADE_NOW),
-    ("claims-that-grow", "sc/fast", "Healthy ProvisionerUnknown", CLASS_ALONE),
-    ("class-by-hand", "sc/fast", "Healthy NoProvisioner", CLASS_ALONE),
     ("one-namespace", "*", "", "all may be read here; the rights of a tenant are another story's"),
+    ("one-namespace-class", "*", "", "all may be read here; the rights of a tenant are another story's"),
     (
         "pods-held-back",
         "node/b",
-        "Waiting DetachWaitingForUnmount",
+        "Blocked ForeignAttachment",
         "who asks about a node does not read the lists of all others; the doctor does",
     ),
     ("pods-held-back", "pvc/long -n shop", "Waiting WaitingForProvisioner", MADE_NOW),
     ("pods-held-back", "va/stuck", "Waiting DetachWaitingForAttacher", DELETED_NOW),
     ("pods-of-other-kinds", "pod/queues -n shop", "Waiting DetachWaitingForUnmount", MADE_NOW),
-    ("pods-that-cannot", "pod/orphan -n shop", "Waiting NodeGone", MADE_NOW),
     ("pods-with-claims-of-their-own", "pod/again -n shop", "Waiting ClaimNotOwnedByPod", MADE_NOW),
     ("pods-with-claims-of-their-own", "pod/ended -n shop", "Waiting ClaimMissing", MADE_NOW),
     (
@@ -124,9 +116,6 @@ const EVERYWHERE: &[Different] = &[
     ("said-by-events", "pod/mounts-long -n shop", "Waiting MountError", MADE_NOW),
     ("said-by-events", "pvc/quota-long -n shop", "Waiting ProvisionerError", MADE_NOW),
 ];
-
-/// Where nothing acts.
-const ALONE: &[Different] = &[("claim-provisioner", "sc/never", "Blocked ProvisionerNotSeen", CLASS_ALONE)];
 
 /// At rest, where kube-controller-manager's loops rule.
 const RULED: &[Different] = &[
@@ -176,7 +165,7 @@ pub fn stories() -> Vec<Story> {
 }
 
 async fn as_recorded(stage: Stage) {
-    play(&stage, false, ALONE).await;
+    play(&stage, false, &[]).await;
 }
 
 async fn ruled(stage: Stage) {

@@ -225,7 +225,7 @@ impl Case {
             VolumeAttributesClass = "volumeattributesclasses"
         );
         for node in &self.no_csi_node {
-            snapshot.note_no_csi_node(node.as_str().into());
+            snapshot.note_no_csi_node(&node.as_str().into());
         }
         if is_read("leases") {
             snapshot.note_read(mooring::explain::snapshot::LEASES);

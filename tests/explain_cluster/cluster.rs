@@ -15,9 +15,7 @@ use apiserver::{
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::state::desired::volume_name::VolumeId,
-    explain::snapshot::{
-        CLAIMS_THERE, DRIVER_PODS, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen,
-    },
+    explain::snapshot::{CLAIMS_THERE, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -90,7 +88,7 @@ impl Cluster {
             "persistentvolumeclaims" PersistentVolumeClaim, "volumeattachments" VolumeAttachment,
             "storageclasses" StorageClass, "csidrivers" CsiDriver, "volumeattributesclasses" VolumeAttributesClass
         );
-        for what in [LEASES, DRIVER_PODS, EVENTS].into_iter().filter(|what| is_seen(what)) {
+        for what in [LEASES, EVENTS].into_iter().filter(|what| is_seen(what)) {
             snapshot.note_read(what);
         }
         for what in [PODS_THERE, CLAIMS_THERE, EVENTS_THERE].into_iter().filter(|_| self.reads_namespace) {

@@ -23,13 +23,12 @@ use self::groups::Groups;
 use super::{
     report::{API_VERSION, Observed, Verdict},
     snapshot::{
-        CLAIMS_THERE, DEPLOYED, DRIVER_PODS, EVENTS, EVENTS_THERE, FENCE, LEASES, NOT_SERVED, PODS_THERE,
-        Snapshot, Unseen,
+        CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, LEASES, NOT_SERVED, PODS_THERE, Snapshot, Unseen,
     },
     view::View,
 };
 /// What is read as far as it fits an answer; of a kind with a table all was read, or what was not is told.
-const LOOKED: [&str; 3] = [LEASES, DRIVER_PODS, EVENTS];
+const LOOKED: [&str; 2] = [LEASES, EVENTS];
 
 /// What is looked at of all namespaces, as the read of it is named, and what of one namespace.
 const THERE: [(&str, &str); 3] = [
@@ -46,7 +45,7 @@ pub fn doctor(snapshot: &Snapshot, of: Option<&str>) -> Findings {
     let mut fine = Vec::new();
     leftovers::look(&view, &mut groups);
     waits::look(&view, &mut groups, &mut fine);
-    programs::look(snapshot, &view.sidecars, &mut groups);
+    programs::look(snapshot, view.sidecars(), &mut groups);
     let untold = writers::look(snapshot, &mut groups, &mut fine);
     // Few may read policies, and few clusters have a fence: that is no lack of rights.
     let (fence, mut unchecked): (Vec<_>, Vec<_>) =

@@ -147,6 +147,7 @@ pub fn drain(snapshot: &Snapshot, name: &NodeName, earlier: Option<&Snapshot>) -
     let on_node = view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
     let mut volumes: Vec<DrainedVolume> =
         on_node.filter_map(|((volume, _), it)| node_volume(&view, name, volume, it)).collect();
+    volumes.extend(foreign(&view, name));
     volumes.sort_by(|one, other| {
         let key = |it: &DrainedVolume| (it.stage, it.since.unwrap_or(Timestamp::MAX));
         key(one).cmp(&key(other)).then_with(|| one.volume.cmp(&other.volume))
@@ -273,6 +274,26 @@ fn node_volume(
     })
 }
 
+/// Attachments that no controller takes away: under another name than their volume's, or of a volume that is gone.
+fn foreign<'a>(view: &'a View<'_>, name: &'a NodeName) -> impl Iterator<Item = DrainedVolume> + 'a {
+    let there = view.attach_detach.foreign.iter().filter(move |(_, (_, node))| node == name);
+    there.filter_map(|(name, _)| {
+        let attachment = get::<VolumeAttachment>(view, name)?;
+        let metadata = &attachment.metadata;
+        let source = attachment.spec.source.persistent_volume_name.as_ref();
+        Some(DrainedVolume {
+            volume: source.map_or_else(|| name.to_string(), ToString::to_string),
+            driver: attachment.spec.attacher.to_string(),
+            claim: None,
+            pod: None,
+            stage: DrainStage::Mounted,
+            since: metadata.deletion_timestamp.as_deref().copied().or(metadata.creation_timestamp),
+            waits_for: told("+drain foreign", &[("name", name)]),
+            is_timed: false,
+        })
+    })
+}
+
 /// How far a volume is, since when, and what has to happen.
 fn stage(
     view: &View<'_>,
@@ -341,7 +362,7 @@ fn left(earlier: &Snapshot, later: &Snapshot, counts: impl Fn(&VolumeAttachment)
 }
 
 fn queues(view: &View<'_>, earlier: Option<&Snapshot>, volumes: &[DrainedVolume]) -> Vec<DrainQueue> {
-    let (snapshot, sidecars) = (view.snapshot, &view.sidecars);
+    let (snapshot, sidecars) = (view.snapshot, view.sidecars());
     let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
     for volume in
         volumes.iter().filter(|it| matches!(it.stage, DrainStage::Detaching | DrainStage::Attaching))

@@ -1,14 +1,16 @@
 //! The offline reader: what an answer needs of a cluster, read with the rights of the one who asks.
 //!
-//! In: an API server and a [`Question`]. Out: the [`Snapshot`], with what was forbidden or did not arrive in `unseen`. [`plan`] says what to read, [`requests`] how it is asked for; the reader
-//! asks in rounds until nothing more is wanted. It only ever sends `GET`. A part that cannot be read never ends the
+//! In: an API server and a [`Question`]. Out: the [`Snapshot`], with what was forbidden or did not arrive in `unseen`. The answer
+//! itself notes what it looks at, made of what is known by now, and [`whole`] what a question about more than one object needs;
+//! [`requests`] says how it is asked for. The reader asks in rounds until nothing more is wanted. It only ever sends `GET`. A part that cannot be read never ends the
 //! reading, and never stands for an object that is not there: that alone the server's own "not found" does.
 
 mod exchange;
-mod plan;
-mod requests;
+pub(in crate::explain) mod requests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wanted_tests;
 mod whole;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -40,7 +42,7 @@ use apiserver::{
     with_kind,
 };
 
-use super::snapshot::{DRIVER_PODS, LEASES, NOT_SERVED, Snapshot, Unseen};
+use super::snapshot::{NOT_SERVED, Snapshot, Unseen};
 use crate::metrics::{ApiMetrics, Metrics};
 
 /// Requests under way at once: the API server's fair queues see one user.
@@ -138,10 +140,6 @@ impl Reader {
             }
         }
         snapshot.unseen.sort();
-        if snapshot.was_read(LEASES) {
-            // Each program's pod was asked for by its lease.
-            snapshot.note_read(DRIVER_PODS);
-        }
         if let Some(time) = *self.clock.lock() {
             snapshot.taken_at = time;
         }
@@ -286,7 +284,7 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Result<ReadFound, ReadFailu
     match (found, &read.comes) {
         (Err(ReadFailure::Unauthorized(why)), _) => return Err(why),
         (Err(ReadFailure::Absent), Comes::Object(object)) => snapshot.note_absent(object.clone()),
-        (Err(ReadFailure::Absent), Comes::CsiNode(node)) => snapshot.note_no_csi_node(node.clone()),
+        (Err(ReadFailure::Absent), Comes::CsiNode(node)) => snapshot.note_no_csi_node(node),
         // No object can have such a name.
         (Err(ReadFailure::Absent), _) if read.path.is_none() => {}
         (Err(ReadFailure::Absent), _) => snapshot.unseen.push(unseen(NOT_SERVED.to_owned(), false)),

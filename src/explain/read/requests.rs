@@ -5,17 +5,19 @@
 
 use apiserver::{
     ids::NodeName,
-    kinds::{Narrow, ObjectRef, PersistentVolumeClaim, Pod, api_root},
+    kinds::{CsiDriver, Narrow, ObjectRef, PersistentVolumeClaim, Pod, api_root},
     tables::Stored,
 };
 use derive_more::Display;
 
 use crate::explain::{
-    snapshot::{CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, LEASES, PODS_THERE},
+    snapshot::{CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, LEASES, PODS_THERE, Snapshot},
     subject::is_name,
 };
 use crate::fence::policies::{API, POLICIES};
 
+/// Where most drivers, and the stock controllers, have their leases.
+const SYSTEM_NAMESPACE: &str = "kube-system";
 /// Namespace of events about what has none.
 const DEFAULT_NAMESPACE: &str = "default";
 /// Most events of one object that are read: the API server keeps them for an hour, and each counts repetitions.
@@ -61,7 +63,7 @@ impl Comes {
 
 impl Read {
     /// An object by its name.
-    pub(super) fn object(object: ObjectRef) -> Self {
+    pub(in crate::explain) fn object(object: ObjectRef) -> Self {
         let (namespace, name) = object.names();
         let is_possible = is_name(name) && namespace.is_none_or(is_name);
         let path = is_possible.then(|| object.path());
@@ -69,14 +71,14 @@ impl Read {
     }
 
     /// What drivers have said on a node.
-    pub(super) fn csi_node(node: &NodeName) -> Self {
+    pub(in crate::explain) fn csi_node(node: &NodeName) -> Self {
         let path = format!("{}/csinodes/{node}", api_root("storage.k8s.io"));
         let comes = Comes::CsiNode(node.clone());
         Self::named(format!("csinode/{node}"), node.as_str(), path, comes)
     }
 
     /// Events about an object.
-    pub(super) fn events_about(object: &ObjectRef) -> Self {
+    pub(in crate::explain) fn events_about(object: &ObjectRef) -> Self {
         let ((namespace, name), kind) = (object.names(), object.kind());
         let namespace = namespace.unwrap_or(DEFAULT_NAMESPACE);
         let selector = selected(&format!("involvedObject.kind={kind},involvedObject.name={name}"));
@@ -86,7 +88,7 @@ impl Read {
     }
 
     /// Events about claims, as far as they fit an answer.
-    pub(super) fn claim_events() -> Self {
+    pub(in crate::explain) fn claim_events() -> Self {
         let selector = selected(&format!("involvedObject.kind={}", PersistentVolumeClaim::KIND));
         let path = format!("/api/v1/events?{selector}&limit={MOST_LISTED_EVENTS}");
         let comes = Comes::Few("Event", Some(EVENTS));
@@ -94,57 +96,69 @@ impl Read {
     }
 
     /// Events of a namespace, as far as they fit an answer.
-    pub(super) fn events_in(namespace: &str) -> Self {
+    pub(in crate::explain) fn events_in(namespace: &str) -> Self {
         let read = Self::within(namespace, ("", "events"), Comes::Few("Event", Some(EVENTS_THERE)));
         Self { path: read.path.map(|path| format!("{path}?limit={MOST_LISTED_EVENTS}")), ..read }
     }
 
     /// All leases but those of nodes.
-    pub(super) fn leases() -> Self {
+    pub(in crate::explain) fn leases() -> Self {
         let selector = selected("metadata.namespace!=kube-node-lease");
         let path = format!("{}/leases?{selector}", api_root("coordination.k8s.io"));
         let comes = Comes::Few("Lease", Some(LEASES));
         Self { what: "leases".to_owned(), path: Some(path), comes }
     }
 
+    /// What shows that an attacher or provisioner is there: the drivers, and leases of all namespaces, or, of who may not see
+    /// those, at least where most are.
+    pub(in crate::explain) fn programs(seen: &Snapshot) -> impl Iterator<Item = Self> {
+        let there = Self::leases().is_unseen(seen).then(|| Self::leases_in(SYSTEM_NAMESPACE));
+        [Self::all::<CsiDriver>(), Self::leases()].into_iter().chain(there)
+    }
+
+    /// Whether it was made in vain.
+    pub(in crate::explain) fn is_unseen(&self, seen: &Snapshot) -> bool {
+        seen.unseen.iter().any(|unseen| unseen.what == self.what)
+    }
+
     /// The policies that fence kube-controller-manager's loops off.
-    pub(super) fn fence() -> Self {
+    pub(in crate::explain) fn fence() -> Self {
         let path = format!("/apis/{API}/{}?labelSelector=app.kubernetes.io%2Fpart-of%3Dmooring", POLICIES.1);
         Self { what: FENCE.to_owned(), path: Some(path), comes: Comes::Few(POLICIES.0, None) }
     }
 
     /// The Deployment that says which controllers mooring runs.
-    pub(super) fn deployed() -> Self {
+    pub(in crate::explain) fn deployed() -> Self {
         let selector = selected("metadata.name=mooring");
         let path = format!("/apis/apps/v1/namespaces/mooring-system/deployments?{selector}");
         Self { what: DEPLOYED.to_owned(), path: Some(path), comes: Comes::Few("Deployment", None) }
     }
 
     /// Leases of a namespace.
-    pub(super) fn leases_in(namespace: &str) -> Self {
+    pub(in crate::explain) fn leases_in(namespace: &str) -> Self {
         Self::within(namespace, ("coordination.k8s.io", "leases"), Comes::Few("Lease", None))
     }
 
     /// Pods of a node.
-    pub(super) fn pods_on(node: &NodeName) -> Self {
+    pub(in crate::explain) fn pods_on(node: &NodeName) -> Self {
         let path = format!("/api/v1/pods?{}", selected(&format!("spec.nodeName={node}")));
         let comes = Comes::Narrow(Pod::PLURAL, PODS_THERE);
         Self::named(format!("pods on {node}"), node.as_str(), path, comes)
     }
 
     /// Pods of a namespace.
-    pub(super) fn pods_in(namespace: &str) -> Self {
+    pub(in crate::explain) fn pods_in(namespace: &str) -> Self {
         Self::within(namespace, (Pod::GROUP, Pod::PLURAL), Comes::Narrow(Pod::PLURAL, PODS_THERE))
     }
 
     /// Claims of a namespace.
-    pub(super) fn claims_in(namespace: &str) -> Self {
+    pub(in crate::explain) fn claims_in(namespace: &str) -> Self {
         let plural = PersistentVolumeClaim::PLURAL;
         Self::within(namespace, (PersistentVolumeClaim::GROUP, plural), Comes::Narrow(plural, CLAIMS_THERE))
     }
 
     /// A whole kind.
-    pub(super) fn all<T: Stored>() -> Self {
+    pub(in crate::explain) fn all<T: Stored>() -> Self {
         let path = Some(format!("{}/{}", api_root(T::GROUP), T::PLURAL));
         Self { what: T::PLURAL.to_owned(), path, comes: Comes::Narrow(T::PLURAL, T::PLURAL) }
     }

@@ -1,5 +1,5 @@
-//! What a question needs: about an object, see [`plan`](super::plan); about a node that is drained, its pods, and what these name;
-//! about a cluster, a change or a repair, everything.
+//! What a question needs: about an object, what its answer looks at ([`needed`]); about a node that is drained, its pods, and what
+//! these name; about a cluster, a change or a repair, everything.
 //!
 //! In: a [`Question`] and what has been read so far. Out: all [`Read`]s that are wanted with what is known now. Where all pods and
 //! claims may not be listed, those of one namespace are.
@@ -15,20 +15,18 @@ use apiserver::{
     tables::Stored,
 };
 
-use super::{
-    plan::{ReadPlan, needed},
-    requests::Read,
-};
+use super::requests::Read;
 use crate::explain::{
+    answer::needed,
+    node,
     repair::Repair,
     resize::grows,
+    sidecars::Sidecar,
     snapshot::{CLAIMS_THERE, Snapshot},
-    view::{claims_of, runs_on},
+    view::{View, claims_of, runs_on},
+    volume,
     whatif::WhatIfChange,
 };
-
-/// How leases of attachers begin.
-const ATTACHER_LEASE: &str = "external-attacher-leader-";
 
 /// What an answer is about.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,37 +46,38 @@ pub enum Question {
 /// All reads that an answer needs, as far as that is known by now.
 #[must_use]
 pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
-    let mut plan = ReadPlan { seen, reads: BTreeSet::new() };
-    match question {
-        Question::Object(subject) => plan.reads = needed(subject, seen),
+    if let Question::Object(subject) = question {
+        return needed(subject, seen);
+    }
+    View::noted_bare(seen, |view| match question {
+        Question::Object(_) => {}
         Question::Cluster(namespace) => {
-            plan.reads.insert(Read::claim_events());
-            plan.cluster();
-            plan.or_in(namespace);
-            plan.last_written();
-            plan.pending();
-            plan.growing();
-            plan.list::<VolumeAttributesClass>();
-            plan.reads.extend([Read::fence(), Read::deployed()]);
+            view.want(Read::claim_events);
+            cluster(view);
+            or_in(view, namespace);
+            last_written(view);
+            pending(view);
+            growing(view);
+            view.list::<VolumeAttributesClass>();
+            view.want(Read::fence);
+            view.want(Read::deployed);
         }
-        Question::Drain(node) => plan.drain(node),
+        Question::Drain(node) => drain(view, node),
         Question::Change(change) => {
-            plan.cluster();
+            cluster(view);
             match change {
                 WhatIfChange::DeleteClaim(claim) => {
-                    if let Some(volume) = plan.bound(claim) {
-                        plan.volume(&volume);
-                    }
-                    plan.or_in(claim.namespace());
+                    view.whole(&ObjectRef::Claim(claim.clone()));
+                    volume::of_claim(view, claim);
+                    or_in(view, claim.namespace());
                 }
-                WhatIfChange::DeletePod(pod) => plan.or_in(pod.namespace()),
-                WhatIfChange::DeleteAttributesClass(_) => plan.list::<VolumeAttributesClass>(),
+                WhatIfChange::DeletePod(pod) => or_in(view, pod.namespace()),
+                WhatIfChange::DeleteAttributesClass(_) => view.list::<VolumeAttributesClass>(),
                 _ => {}
             }
         }
-        Question::Repair(_) => plan.cluster(),
-    }
-    plan.reads
+        Question::Repair(_) => cluster(view),
+    })
 }
 
 /// Objects of each kind that are read whole for who wrote them: those that were written last tell who is at work.
@@ -108,103 +107,92 @@ fn last_of<T: Stored>(seen: &Snapshot) -> Vec<ObjectRef> {
     last.into_iter().map(|(_, key)| T::object_ref(key)).collect()
 }
 
-impl ReadPlan<'_> {
-    /// What was written last of each kind that the controllers write. Lists are read without `managedFields`: of 100 000
-    /// objects these would be most of what there is to keep.
-    fn last_written(&mut self) {
-        let last = [
-            last_of::<PersistentVolume>(self.seen),
-            last_of::<PersistentVolumeClaim>(self.seen),
-            last_of::<VolumeAttachment>(self.seen),
-        ];
-        for object in last.into_iter().flatten() {
-            self.object(object);
+/// What was written last of each kind that the controllers write. Lists are read without `managedFields`: of 100 000
+/// objects these would be most of what there is to keep.
+fn last_written(view: &View<'_>) {
+    let last = [
+        last_of::<PersistentVolume>(view.snapshot),
+        last_of::<PersistentVolumeClaim>(view.snapshot),
+        last_of::<VolumeAttachment>(view.snapshot),
+    ];
+    for object in last.into_iter().flatten() {
+        view.want(|| Read::object(object));
+    }
+}
+
+/// What keeps pods on nodes from starting beside attachments: drivers that a node lacks, mounts that fail.
+fn pending(view: &View<'_>) {
+    let pending = view.snapshot.all(|pod: &Pod| {
+        let waits = pod.status.phase == PodPhase::Pending && !pod.metadata.is_terminating();
+        waits && !pod.spec.node_name.is_empty()
+    });
+    for pod in pending.iter().take(MOST_PENDING) {
+        view.want(|| Read::events_about(&ObjectRef::Pod(pod.key())));
+        view.want(|| Read::csi_node(&pod.spec.node_name));
+    }
+}
+
+/// Whether anyone has begun to enlarge a volume, and since when that is asked for, the whole claim tells.
+fn growing(view: &View<'_>) {
+    if view.snapshot.is_listed::<PersistentVolumeClaim>() {
+        let growing = view.snapshot.keys(|claim| grows(&view.snapshot.objects, claim));
+        for claim in growing.into_iter().take(MOST_GROWING) {
+            view.want(|| Read::object(ObjectRef::Claim(claim)));
         }
     }
+}
 
-    /// What keeps pods on nodes from starting beside attachments: drivers that a node lacks, mounts that fail.
-    fn pending(&mut self) {
-        let pending = self.seen.all(|pod: &Pod| {
-            let waits = pod.status.phase == PodPhase::Pending && !pod.metadata.is_terminating();
-            waits && !pod.spec.node_name.is_empty()
-        });
-        for pod in pending.iter().take(MOST_PENDING) {
-            self.reads.insert(Read::events_about(&ObjectRef::Pod(pod.key())));
-            self.reads.insert(Read::csi_node(&pod.spec.node_name));
+fn cluster(view: &View<'_>) {
+    view.list::<Node>();
+    view.list::<Pod>();
+    view.list::<PersistentVolume>();
+    view.list::<PersistentVolumeClaim>();
+    view.list::<VolumeAttachment>();
+    view.list::<StorageClass>();
+    program_pods(view);
+}
+
+/// What may be seen of one namespace, if not of all.
+fn or_in(view: &View<'_>, namespace: &str) {
+    if Read::all::<Pod>().is_unseen(view.snapshot) {
+        view.want(|| Read::pods_in(namespace));
+    }
+    if Read::all::<PersistentVolumeClaim>().is_unseen(view.snapshot) {
+        view.want(|| Read::claims_in(namespace));
+    }
+    if Read::claim_events().is_unseen(view.snapshot) {
+        view.want(|| Read::events_in(namespace));
+    }
+    if view.snapshot.was_read(CLAIMS_THERE) {
+        // A list of some does not show what is missing.
+        let pods = view.snapshot.all(|pod: &Pod| pod.status.phase == PodPhase::Pending);
+        let claims: BTreeSet<ClaimKey> = pods.iter().flat_map(|pod| claims_of(pod)).collect();
+        let missing = claims.into_iter().filter(|claim| view.snapshot.objects.claims.get(claim).is_none());
+        for claim in missing.take(MOST_MISSING) {
+            view.want(|| Read::object(ObjectRef::Claim(claim)));
         }
     }
+}
 
-    /// Whether anyone has begun to enlarge a volume, and since when that is asked for, the whole claim tells.
-    fn growing(&mut self) {
-        if self.seen.is_listed::<PersistentVolumeClaim>() {
-            let growing = self.seen.keys(|claim| grows(&self.seen.objects, claim));
-            for claim in growing.into_iter().take(MOST_GROWING) {
-                self.object(ObjectRef::Claim(claim));
+/// The pods that hold the leases of attachers and provisioners: with which flags these run.
+fn program_pods(view: &View<'_>) {
+    let sidecars = view.sidecars();
+    for driver in view.snapshot.objects.drivers.keys() {
+        for sidecar in [Sidecar::Attacher, Sidecar::Provisioner] {
+            if let Some((namespace, pod)) = sidecars.holder(driver.as_str(), sidecar) {
+                view.want(|| Read::object(ObjectRef::Pod(PodKey::new(namespace, pod))));
             }
         }
     }
+}
 
-    fn cluster(&mut self) {
-        self.list::<Node>();
-        self.list::<Pod>();
-        self.list::<PersistentVolume>();
-        self.list::<PersistentVolumeClaim>();
-        self.list::<VolumeAttachment>();
-        self.list::<StorageClass>();
-        self.programs();
-        self.program_pods();
-    }
-
-    /// What may be seen of one namespace, if not of all.
-    fn or_in(&mut self, namespace: &str) {
-        if self.is_unseen(&Read::all::<Pod>()) {
-            self.reads.insert(Read::pods_in(namespace));
-        }
-        if self.is_unseen(&Read::all::<PersistentVolumeClaim>()) {
-            self.reads.insert(Read::claims_in(namespace));
-        }
-        if self.is_unseen(&Read::claim_events()) {
-            self.reads.insert(Read::events_in(namespace));
-        }
-        if self.seen.was_read(CLAIMS_THERE) {
-            // A list of some does not show what is missing.
-            let pods = self.seen.all(|pod: &Pod| pod.status.phase == PodPhase::Pending);
-            let claims: BTreeSet<ClaimKey> = pods.iter().flat_map(|pod| claims_of(pod)).collect();
-            let missing = claims.into_iter().filter(|claim| self.seen.objects.claims.get(claim).is_none());
-            for claim in missing.take(MOST_MISSING) {
-                self.object(ObjectRef::Claim(claim));
-            }
-        }
-    }
-
-    /// The pods that hold the leases of attachers and provisioners: with which flags these run.
-    fn program_pods(&mut self) {
-        let drivers = self.seen.objects.drivers.keys();
-        let drivers: BTreeSet<String> = drivers.iter().map(|name| name.as_str().replace('.', "-")).collect();
-        for lease in &self.seen.leases {
-            let name = lease.metadata.name.as_deref().unwrap_or_default();
-            let namespace = lease.metadata.namespace.as_deref().unwrap_or_default();
-            let spec = lease.spec.as_ref();
-            let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
-            let holder = holder.split('_').next().unwrap_or_default();
-            if (name.starts_with(ATTACHER_LEASE) || drivers.contains(name)) && !holder.is_empty() {
-                self.object(ObjectRef::Pod(PodKey::new(namespace, holder)));
-            }
-        }
-    }
-
-    fn drain(&mut self, name: &NodeName) {
-        self.list::<VolumeAttachment>();
-        self.programs();
-        self.program_pods();
-        for volume in self.on_node(name) {
-            self.volume(&volume);
-        }
-        // The time that they were given, only the whole object says.
-        let is_ending = |pod: &Pod| runs_on(pod, name) && pod.metadata.is_terminating();
-        for pod in self.seen.keys(|pod| is_ending(pod) && claims_of(pod).next().is_some()) {
-            self.object(ObjectRef::Pod(pod));
-        }
+fn drain(view: &View<'_>, name: &NodeName) {
+    program_pods(view);
+    node::on_node(view, name);
+    // The time that they were given, only the whole object says.
+    let is_ending = |pod: &Pod| runs_on(pod, name) && pod.metadata.is_terminating();
+    for pod in view.snapshot.keys(|pod| is_ending(pod) && claims_of(pod).next().is_some()) {
+        view.want(|| Read::object(ObjectRef::Pod(pod)));
     }
 }
 

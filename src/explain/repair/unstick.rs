@@ -9,15 +9,20 @@ use std::time::Duration;
 
 use apiserver::{
     ids::AttachmentName,
-    kinds::{Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment, VolumePhase},
+    kinds::{
+        Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment, VolumePhase,
+    },
     text::Text,
 };
 use serde_json::json;
 
 use super::proof::{Proof, Proposal, identity, may_be_same, patch};
-use crate::explain::{
-    sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
-    snapshot::Snapshot,
+use crate::{
+    attach_detach::state::desired::volume_name::VolumeId,
+    explain::{
+        sidecars::{Presence, Sidecar, Sidecars, attacher_finalizer},
+        snapshot::Snapshot,
+    },
 };
 
 /// Two of the longest pauses of the side-cars.
@@ -77,23 +82,25 @@ pub(super) fn propose(snapshot: &Snapshot, name: &AttachmentName, proof: &mut Pr
         format!("it is held by {finalizers:?}, not by {own} alone"),
     );
     let source = attachment.spec.source.persistent_volume_name.as_ref();
-    let is_free = source.is_some_and(|name| match snapshot.objects.volumes.get(name) {
-        Some(volume) => volume.status.phase != VolumePhase::Bound,
-        None => snapshot.is_absent(&ObjectRef::Volume(name.clone())),
+    // The disk may stand behind several volumes: the one that is named, and each that leads to this attachment or to the same disk.
+    let named = source.and_then(|source| snapshot.objects.volumes.get(source));
+    let own = named.as_deref().and_then(identity);
+    let is_it = |id: &VolumeId| {
+        id.attachment_name(node) == *name || own.as_ref().is_some_and(|own| may_be_same(own, id))
+    };
+    let is_known = named.is_some()
+        || source.is_some_and(|source| snapshot.is_absent(&ObjectRef::Volume(source.clone())));
+    let bound = snapshot.keys(|volume: &PersistentVolume| {
+        let is_meant = Some(&volume.key()) == source || identity(volume).is_some_and(|id| is_it(&id));
+        is_meant && volume.status.phase == VolumePhase::Bound
     });
     proof.demand(
-        is_free,
+        is_known && bound.is_empty(),
         "no claim is bound to its volume",
         "a claim is bound to its volume, or the volume is unknown: a pod could write to it elsewhere",
     );
     let outlook = snapshot.ask_attach_detach();
-    let is_wanted = outlook.desired.values().flatten().any(|wanted| {
-        wanted.volume.attachment_name(&wanted.node) == *name
-            || source.is_some_and(|source| {
-                let volume = snapshot.objects.volumes.get(source);
-                volume.and_then(|volume| identity(&volume)).is_some_and(|id| may_be_same(&id, &wanted.volume))
-            })
-    });
+    let is_wanted = outlook.desired.values().flatten().any(|wanted| is_it(&wanted.volume));
     proof.demand(!is_wanted, "no pod wants its volume", "a pod wants its volume");
     let request = patch(&*attachment, json!({ "finalizers": null }), json!({}));
     Some((vec![request], "The object is removed without the driver: check the storage itself.".to_owned()))

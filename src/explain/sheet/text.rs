@@ -35,11 +35,6 @@ impl Default for Style {
     }
 }
 
-/// How the names of attachments begin that are computed, how many digits they have, and how many of them are shown.
-const COMPUTED: &str = "csi-";
-const DIGITS: usize = 64;
-const SHOWN: usize = 8;
-
 /// Columns before what belongs to a line above.
 const INDENT: usize = 6;
 /// Least room for the last column of a table.
@@ -113,41 +108,31 @@ impl TextPage {
         }
     }
 
-    /// Columns, or, where names take most of a line, a few lines for each row. Names stay whole, to be copied.
+    /// Columns, as wide as names are, which stay whole, to be copied; only the last is wrapped.
     fn table(&mut self, table: &Table) {
-        let Some((first, others)) = table.heads.split_first().filter(|_| !table.rows.is_empty()) else {
+        if table.rows.is_empty() {
             return;
-        };
+        }
         let heads: Vec<String> = table.heads.iter().map(|head| head.to_uppercase()).collect();
         let rows = table.rows.iter().map(|row| row.iter().map(|cell| self.words(cell)).collect());
-        let rows: Vec<Vec<String>> = rows.collect();
-        let mut widths = vec![0; others.len()];
-        for row in std::iter::once(&heads).chain(&rows) {
+        let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
+        let mut widths = vec![0; table.heads.len().saturating_sub(1)];
+        for row in &rows {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = cell.chars().count().max(*width);
             }
         }
-        if widths.iter().sum::<usize>() + 2 * widths.len() + LEAST <= self.style.width {
-            for row in std::iter::once(&heads).chain(&rows) {
-                let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  "));
-                let last = row.last().map(String::as_str).unwrap_or_default();
-                self.text.push_str(&wrapped(&cells.collect::<String>(), last, self.style.width));
-            }
-            return;
-        }
-        self.line(&first.to_uppercase());
         for row in &rows {
-            let facts = row.iter().skip(1).zip(others);
-            let facts: Vec<String> =
-                facts.map(|(cell, head)| format!("{}: {cell}", head.to_lowercase())).collect();
-            self.line(row.first().map(String::as_str).unwrap_or_default());
-            self.text.push_str(&wrapped("    ", &facts.join(" · "), self.style.width));
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  "));
+            let last = row.last().map(String::as_str).unwrap_or_default();
+            let width = (widths.iter().sum::<usize>() + 2 * widths.len() + LEAST).max(self.style.width);
+            self.text.push_str(&wrapped(&cells.collect::<String>(), last, width));
         }
     }
 
     fn words(&self, words: &[Word]) -> String {
         let text: String = words.iter().map(|word| self.word(word)).collect();
-        clean(&self.shown(&called(&text, self.style.program)))
+        clean(&called(&text, self.style.program))
     }
 
     fn word(&self, word: &Word) -> String {
@@ -163,29 +148,6 @@ impl TextPage {
             }
             Word::Until(at) => stamp(*at),
         }
-    }
-
-    /// With the names of attachments shortened, unless everything is shown: no other name is that long, and to go on
-    /// with, one has the commands.
-    fn shown(&self, text: &str) -> String {
-        if self.style.wide {
-            return text.to_owned();
-        }
-        let mut parts = text.split(COMPUTED);
-        let mut shown = parts.next().unwrap_or_default().to_owned();
-        for part in parts {
-            let digits = part.bytes().take_while(u8::is_ascii_hexdigit).count();
-            shown.push_str(COMPUTED);
-            match part.split_at_checked(DIGITS) {
-                Some((name, rest)) if digits == DIGITS => {
-                    shown.extend(name.chars().take(SHOWN));
-                    shown.push('…');
-                    shown.push_str(rest);
-                }
-                _ => shown.push_str(part),
-            }
-        }
-        shown
     }
 }
 

@@ -51,17 +51,10 @@ rows! {
         waits("Attacher", "{driver}", "not seen"),
         Also("+absent program"),
         Also("+never by hand");
-    "AttachError" | "DetachError": Waiting, "on {node}: {told}", Also("+error");
-    "+error": Waiting, "",
+    "AttachError" | "DetachError": Waiting, "on {node}: {told}",
         waits("Attacher", "{driver}", "reported an error{asked}"),
         next("Retry", "the attacher's own pause is over: five minutes at most"),
         Also("+never by hand");
-    "AttachError full": Blocked, "on {node}: {told}",
-        waits("Node", "{node}", "{full}"),
-        safe("the node is full: see who put the pod there. The scheduler counts volumes, but for pods with \
-              spec.nodeName, and by what the driver says of the node; another pod there has to go, or this one",
-            "kubectl get csinode {node} -o yaml"),
-        Also("+error");
     "+never by hand": Blocked, "",
         never("delete the VolumeAttachment or its finalizer by hand: the disk may be written from two machines");
     // Another node has the volume.
@@ -121,17 +114,16 @@ rows! {
     "DetachWaitingForUnmount never forced" |
     "DetachWaitingForNode never forced": Blocked, "on {node}: {told}",
         waits("Node", "{node}", "{state}");
-    "DetachWaitingForNode outlived" | "DetachWaitingForUnmount outlived": Waiting,
-        "on {node}: the node has no object, and may still use the volume; pod {pod} is still there, and \
-         kube-controller-manager detaches the volume by force six minutes after that pod is gone",
-        waits("Pod", "{pod}", "is still there"),
-        next("ForceDetach", "six minutes have passed since {pod} went, and {node} has not come back"),
-        Also("+gone node");
     "+silent node": Blocked, "",
         safe("bring {node} back: {then} when its kubelet reports", ""),
         care("only if {node} is proven off (powered down or fenced): its pods are removed, and its volumes \
               are detached by force (first see: mooring whatif taint {node})",
             "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"),
+        Also("+never by hand");
+    "+ailing node": Blocked, "",
+        safe("see why the kubelet of {node} is not well (container runtime, network, disk), and mend that: {then} when it is",
+            "kubectl describe node {node}"),
+        never("declare {node} out of service, or delete it, while its kubelet reports: its machine runs, and may write"),
         Also("+never by hand");
     "+silent node declared off": Blocked, "",
         safe("bring {node} back: {then} when its kubelet reports", ""),
@@ -165,8 +157,6 @@ rows! {
                 shows it, as the node has none. The attacher then detaches the volume",
             "kubectl delete volumeattachment {name}"),
         never("delete it while that machine may run: the disk may be written from two machines");
-    "+foreign on second node": Blocked, "",
-        never("let pods on both nodes use the volume: the disk may be written from two machines");
     "+foreign unused": Blocked, "",
         care("only if no one needs it: no pod uses the volume on {node}, as far as is seen, and its attacher \
               detaches it then",
@@ -201,11 +191,6 @@ rows! {
         safe("see why the node object is gone, or let the pod's controller make a pod on another", "");
     "DriverNotRegistered": Blocked,
         "the kubelet of {name} does not know driver {driver}: its node plugin does not run there",
-        Also("+node plugin");
-    "DriverNotRegistered without CSINode": Blocked,
-        "node {name} has no CSINode object: its kubelet has never come up with drivers of CSI",
-        Also("+node plugin");
-    "+node plugin": Blocked, "",
         safe("see why the node plugin of {driver} does not run on {name}",
             "kubectl get pods -A --field-selector spec.nodeName={name}");
 }

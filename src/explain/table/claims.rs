@@ -47,11 +47,6 @@ rows! {
         next("Recheck", "the class appears"),
         safe(r#"create the class "{class}", or make a new claim of one that exists"#,
             "kubectl get storageclass");
-    "ClassNotFound said": Blocked, r#"there is no class "{class}", as the binder last reported on the claim"#,
-        waits("StorageClass", "{class}", "does not exist"),
-        next("Recheck", "the class appears"),
-        safe("recreate the claim with a class that exists (its class cannot be changed), or request the class",
-            "kubectl get storageclass");
     // The scheduler.
     "WaitingForFirstConsumer": Waiting, "{told}",
         next("Bind", "a pod that uses the claim is scheduled"),

@@ -52,5 +52,6 @@ rows! {
     "+drain attacher": Waiting, "attacher of {driver}";
     "+drain attacher error": Waiting, "attacher: {told}";
     "+drain controller": Waiting, "the controller";
+    "+drain foreign": Blocked, "a person: see mooring explain va/{name}";
     "+drain timed": Waiting, "{told}; detached by force six minutes after its pod is gone and its node was last Ready";
 }

@@ -22,18 +22,9 @@ rows! {
     "NodeGone pod": Waiting, "volume {volume}: node {node} does not exist, so nothing is attached there",
         waits("Node", "{node}", "does not exist"),
         next("DeletePod", "the pod garbage collector finds the pod: within a minute as a rule"),
-        Also("+come back");
-    "NodeGone pod uncollected": Blocked,
-        "volume {volume}: node {node} does not exist, and no kubelet has taken the pod up for {age}: no pod \
-         garbage collector has removed it",
-        waits("Node", "{node}", "does not exist"),
-        safe("see whether kube-controller-manager runs, with its pod-garbage-collector-controller",
-            "kubectl get leases -n kube-system kube-controller-manager"),
-        Also("+come back"),
-        care("or, only if no machine of that name runs it, delete the pod: there is no kubelet that would end it",
-            "kubectl delete pod {name} -n {namespace} --grace-period=0 --force");
-    "+come back": Waiting, "",
-        safe("or see whether the node is to come back under that name", "kubectl get nodes");
+        safe("see whether the node is to come back under that name", "kubectl get nodes"),
+        safe("if it lasts: see whether kube-controller-manager runs, with its pod-garbage-collector-controller",
+            "kubectl get leases -n kube-system kube-controller-manager");
     "NotReady pod": Waiting, "node {node} is not Ready: {told}", next("Start", "{until}");
     "NodeNotManaged pod": Healthy, "volume {volume}: {told}";
     "NodeNotManaged pending pod": Blocked, "volume {volume}: {told}",

@@ -113,7 +113,7 @@ fn told(story: &mut Story, key: &ClaimKey, reason: Option<&ClaimReason>) {
 
 /// Volumes that fit but for the fewest things.
 fn nearest(story: &mut Story, snapshot: &Snapshot, claim: &PersistentVolumeClaim) {
-    let (all, _) = candidates(&snapshot.objects, claim, None, snapshot.taken_at, &|_| None);
+    let all = candidates(&snapshot.objects, claim, None, snapshot.taken_at, &|_| None);
     for one in all.into_iter().take(NEAREST) {
         let faults: Vec<String> =
             one.faults.iter().map(|it| format!("{} {}", it.reason, it.detail)).collect();

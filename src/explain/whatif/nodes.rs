@@ -45,7 +45,7 @@ pub(super) fn taint(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<S
     }
     let pods = pods(snapshot, name);
     for (pod, is_ending) in &pods {
-        if node.is_ready() {
+        if node.kubelet_speaks() {
             story.tell(
                 When::Now,
                 Risk::Danger,
@@ -67,15 +67,16 @@ pub(super) fn taint(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<S
     }
     freed(&mut story, &before, name, forced_now.union(&forced_then));
     story.summary = taint_summary(name, forced_now.len(), forced_then.len(), pods.len());
-    if node.is_ready() {
-        story.summary.push_str("; the node is READY: pods may still write");
+    if let Some(alive) = alive(&node) {
+        story.summary = format!("{}; {alive}: pods may still write", story.summary);
+    } else {
+        story.assume("the machine is off: no object shows whether it is");
     }
     story.assume(UNCOUNTED);
     story.assume("taint eviction removes pods that do not tolerate the taint (effect NoExecute)");
     story.assume(
         "pod garbage collection removes ending pods of a node that is not Ready, without its kubelet",
     );
-    story.assume("the machine is off: no object shows whether it is");
     Ok(story)
 }
 
@@ -114,7 +115,16 @@ fn taint_summary(name: &NodeName, forced_now: usize, then: usize, pods: usize) -
 }
 
 fn risk(node: &Node) -> Risk {
-    if node.is_ready() { Risk::Danger } else { Risk::Care }
+    if node.kubelet_speaks() { Risk::Danger } else { Risk::Care }
+}
+
+/// What shows that the machine of a node runs.
+fn alive(node: &Node) -> Option<&'static str> {
+    match (node.is_ready(), node.kubelet_speaks()) {
+        (true, _) => Some("the node is READY"),
+        (false, true) => Some("its kubelet REPORTS that it is not well, so that its machine runs"),
+        (false, false) => None,
+    }
 }
 
 pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<Story>> {
@@ -122,11 +132,10 @@ pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<
     let mut story = Story::default();
     let before = snapshot.ask_attach_detach();
     let mut copy = snapshot.fork();
-    let is_ready = node.is_ready();
     copy.remove::<Node>(name);
     let pods = pods(snapshot, name);
     for (pod, _) in &pods {
-        let (risk, text) = if is_ready {
+        let (risk, text) = if node.kubelet_speaks() {
             (Risk::Danger, "its object goes, and its containers may run on: the machine is alive")
         } else {
             (Risk::Care, "removed, as its node is gone")
@@ -137,11 +146,9 @@ pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<
     let then = copy.ask_attach_detach();
     let late = forced_late(&mut story, (&before, &then), name, risk(&node), |_| true);
     // kubelet: pkg/kubelet/kubelet_node_status.go, registerWithAPIServer: once in its life.
-    let alive = if is_ready {
-        "; it is READY: its machine runs on, and recreates the object only when its kubelet is restarted"
-    } else {
-        ""
-    };
+    let alive = alive(&node).map_or(String::new(), |alive| {
+        format!("; {alive}: the machine runs on, and recreates the object only when its kubelet is restarted")
+    });
     story.summary = format!(
         "{} removed, {} detached by force when time is up{alive}",
         age::counted(pods.len(), "pod"),

@@ -79,7 +79,13 @@ pub(super) fn delete_claim(snapshot: &Snapshot, key: &ClaimKey) -> Story {
         pods => format!("after {}", age::counted(pods, "pod")),
     };
     let volume = &claim.spec.volume_name;
-    let fate = if !volume.is_empty() && is_unread::<PersistentVolume>(snapshot, volume) {
+    // One that names no volume may still be what a volume refers to.
+    let is_unread = if volume.is_empty() {
+        !snapshot.is_whole::<PersistentVolume>()
+    } else {
+        is_unread::<PersistentVolume>(snapshot, volume)
+    };
+    let fate = if is_unread {
         story.verdict = Some(Verdict::Forbidden);
         "; what becomes of its data is not known, as its volume could not be read"
     } else {
@@ -170,7 +176,11 @@ pub(super) fn delete_pod(snapshot: &Snapshot, key: &PodKey) -> Story {
     copy.remove::<Pod>(key);
     let after = copy.ask_attach_detach();
     let mine = before.desired.get(key).map(Vec::as_slice).unwrap_or_default();
-    let (mut let_go, mut is_ended) = (0, true);
+    let node = &pod.spec.node_name;
+    let is_ended = node.is_empty()
+        || pod.is_terminated()
+        || snapshot.objects.nodes.get(node).is_some_and(|node| node.kubelet_speaks());
+    let mut let_go = 0;
     for wanted in mine {
         let mut others = after.desired.values().flatten();
         if others.any(|other| other.volume == wanted.volume && other.node == wanted.node) {
@@ -179,10 +189,7 @@ pub(super) fn delete_pod(snapshot: &Snapshot, key: &PodKey) -> Story {
             continue;
         }
         let_go += 1;
-        let node = snapshot.objects.nodes.get(&wanted.node);
-        let is_alive = node.as_deref().is_some_and(Node::is_ready);
-        is_ended &= is_alive;
-        let (when, risk, text) = if is_alive {
+        let (when, risk, text) = if is_ended {
             (When::Then, Risk::Safe, format!("leaves {} when its kubelet has unmounted it", wanted.node))
         } else {
             (When::Later, Risk::Care, format!("leaves {} only by force: its kubelet is silent", wanted.node))
@@ -203,7 +210,6 @@ pub(super) fn delete_pod(snapshot: &Snapshot, key: &PodKey) -> Story {
             story.tell(When::Then, Risk::Danger, "ClaimGoes", &claim_key, text);
         }
     }
-    let node = &pod.spec.node_name;
     let is_gone = !node.is_empty() && snapshot.is_absent(&ObjectRef::Node(node.clone()));
     story.summary = if let Some(object) = unread(snapshot, &pod) {
         story.verdict = Some(Verdict::Forbidden);

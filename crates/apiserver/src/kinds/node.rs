@@ -124,6 +124,13 @@ impl Node {
         self.ready().is_some_and(|condition| condition.status == "True")
     }
 
+    /// Whether the kubelet reports, be it that it is not well: its machine runs. Nobody else writes `False`.
+    // KCM: pkg/controller/nodelifecycle/node_lifecycle_controller.go, tryUpdateNodeHealth: `Unknown` alone.
+    #[must_use]
+    pub fn kubelet_speaks(&self) -> bool {
+        self.ready().is_some_and(|condition| ["True", "False"].contains(&condition.status.as_str()))
+    }
+
     /// Whether an operator has declared the node off. By key alone, with any effect and value (H10).
     #[must_use]
     pub fn is_out_of_service(&self) -> bool {
