@@ -96,7 +96,6 @@ pub enum DaemonFailure {
 ///
 /// # Errors
 /// See [`DaemonFailure`].
-#[must_use]
 pub fn run(config: Config) -> LocalBoxFuture<'static, Result<(), DaemonFailure>> {
     Box::pin(run_until_signal(config))
 }
@@ -281,7 +280,6 @@ impl Daemon {
     }
 
     /// Its pages, as clients see them.
-    #[must_use]
     pub fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.gate)
     }
@@ -343,7 +341,6 @@ fn start_subsystems(parts: &Parts, tasks: &mut Supervisor, mut router: Router) -
 }
 
 /// The namespace of the objects that the daemon keeps for itself, the lease among them.
-#[must_use]
 pub fn own_namespace(config: &Config, api: &ApiServer) -> String {
     let namespace = config.own_namespace.as_ref().or(api.own_namespace.as_ref());
     namespace.cloned().unwrap_or_else(|| LEASE_NAMESPACE.to_owned())

@@ -288,7 +288,6 @@ pub struct RunArgs {
 pub const PLUGIN: &str = "kubectl-mooring";
 
 /// Whether the program was called by this file name.
-#[must_use]
 pub fn is_called(program: Option<&OsString>, name: &str) -> bool {
     let file = program.map(std::path::Path::new).and_then(|path| path.file_stem());
     file.is_some_and(|file| file == name)

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use crate::config::Config;
 
 /// The configuration in force, with the names of KCM's KubeControllerManagerConfiguration where it has the setting.
-#[must_use]
 pub fn configz(config: &Config) -> Value {
     let content_type = match config.content_type {
         Accept::Protobuf => "application/vnd.kubernetes.protobuf",

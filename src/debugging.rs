@@ -16,7 +16,6 @@ use crate::telemetry::filter::Switch;
 /// Adds the paths.
 ///
 /// KCM: controller-manager's app/serve.go, NewBaseHandler.
-#[must_use]
 pub fn add(router: Router) -> Router {
     let show = || Switch::of_process().map(Switch::filter);
     router

@@ -23,7 +23,6 @@ const MISTAKE: u8 = 2;
 const LOG_TARGET: &str = "mooring";
 
 /// A command, to its end.
-#[must_use]
 pub fn execute(command: Command) -> ExitCode {
     match command {
         Command::Run(args) => run(*args),
@@ -41,7 +40,6 @@ pub fn execute(command: Command) -> ExitCode {
 }
 
 /// `mooring run`, to its end.
-#[must_use]
 pub fn run(args: RunArgs) -> ExitCode {
     let ignored = args.ignored.clone();
     let config = match Config::try_from(args) {
@@ -73,7 +71,6 @@ pub fn run(args: RunArgs) -> ExitCode {
 }
 
 /// Why there is nothing to run: says it.
-#[must_use]
 pub fn stop(stop: &Stop) -> ExitCode {
     match stop {
         Stop::Print(text) => {
@@ -90,7 +87,6 @@ pub fn stop(stop: &Stop) -> ExitCode {
 }
 
 /// It cannot start as told to: says why.
-#[must_use]
 pub fn mistake(message: &str) -> ExitCode {
     complain(message);
     ExitCode::from(MISTAKE)

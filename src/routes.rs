@@ -70,7 +70,6 @@ pub struct Sources {
 }
 
 /// The routes of the shell. Subsystems add routes with [`Router::json`].
-#[must_use]
 pub fn router(sources: &Sources) -> Router {
     let (metrics, own, slis) = (sources.metrics.clone(), sources.metrics.clone(), sources.slis.clone());
     let checks = |name, checks| Checks::new(name, checks).counted_in(sources.slis.clone());

@@ -21,7 +21,6 @@ tokio::task_local! {
 }
 
 /// Name of the supervised task that asks.
-#[must_use]
 pub fn current_task() -> Option<&'static str> {
     TASK.try_with(|name| *name).ok()
 }
@@ -60,7 +59,6 @@ impl Workplace {
     }
 
     /// Its runtime, if it has one of its own.
-    #[must_use]
     pub fn runtime(&self) -> Option<Handle> {
         self.0.as_ref().map(|runtime| runtime.handle().clone())
     }
@@ -124,7 +122,6 @@ pub struct Dead(Arc<Mutex<Vec<&'static str>>>);
 
 impl Dead {
     /// The names.
-    #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
         self.0.lock().clone()
     }
@@ -217,7 +214,6 @@ impl Supervisor {
     }
 
     /// Which tasks have died, as a value that can be asked from elsewhere.
-    #[must_use]
     pub fn dead(&self) -> Dead {
         self.dead.clone()
     }

@@ -26,7 +26,6 @@ pub fn block_on<F: Future>(threads: usize, future: F) -> io::Result<F::Output> {
 }
 
 /// It could not go on: says why.
-#[must_use]
 pub fn failure(message: &str) -> ExitCode {
     complain(message);
     ExitCode::from(FAILED)

@@ -25,7 +25,6 @@ pub enum Verb {
 
 impl Verb {
     /// The word for it.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -67,7 +66,6 @@ impl fmt::Display for Line {
 const AT_ONCE: usize = 3;
 
 /// Lines that came at about the same time, with many of a kind told in one.
-#[must_use]
 pub fn condense(lines: Vec<Line>) -> Vec<Line> {
     let mut groups: Vec<(Verb, Vec<Line>)> = Vec::new();
     for line in lines {
@@ -99,7 +97,6 @@ fn common_reason(group: &[Line]) -> &str {
 }
 
 /// A text with the generated names of volumes cut to what tells them apart.
-#[must_use]
 pub fn shorten(text: &str) -> String {
     /// Length of a UID, and of its first part.
     const UID: usize = 36;

@@ -72,7 +72,6 @@ pub struct Observer {
 
 impl Observer {
     /// Begins to watch; `explanations` are the daemon's pages, the rest is merely shown.
-    #[must_use]
     pub fn new(client: &Client, explanations: Router, seed: u64, kubeconfig: &Path, page: &str) -> Self {
         let changes = futures::stream::select_all([
             events::<Node>(client).map(Change::Node).boxed(),
@@ -106,7 +105,6 @@ impl Observer {
     }
 
     /// When it began.
-    #[must_use]
     pub fn begin(&self) -> Instant {
         self.begin
     }

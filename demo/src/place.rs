@@ -29,19 +29,16 @@ impl Place {
     }
 
     /// The folder itself.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Where the kubeconfig is.
-    #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.join("kubeconfig")
     }
 
     /// Where the daemon's log is.
-    #[must_use]
     pub fn log(&self) -> PathBuf {
         self.folder.join("mooring.log")
     }

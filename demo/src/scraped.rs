@@ -83,7 +83,6 @@ scrape_configs:
 }
 
 /// How to start a Prometheus and a Grafana that are installed here, without touching their own data.
-#[must_use]
 pub fn commands(folder: &Path) -> [String; 2] {
     let folder = folder.display();
     [

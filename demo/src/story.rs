@@ -12,7 +12,6 @@ use testbed::{actors::SEAT, troubles::stage::HOPELESS_CLAIM};
 use crate::lines::{Told, Verb, shorten};
 
 /// A claim was bound.
-#[must_use]
 pub fn of_claim(before: Option<&PersistentVolumeClaim>, now: Option<&PersistentVolumeClaim>) -> Option<Told> {
     let claim = now?;
     if !is_bound(claim) || before.is_some_and(is_bound) {
@@ -26,13 +25,11 @@ pub fn of_claim(before: Option<&PersistentVolumeClaim>, now: Option<&PersistentV
 }
 
 /// Whether a claim is bound.
-#[must_use]
 pub fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Bound"))
 }
 
 /// A volume is gone.
-#[must_use]
 pub fn of_volume(before: Option<&PersistentVolume>, now: Option<&PersistentVolume>) -> Option<Told> {
     let volume = before.filter(|_| now.is_none())?;
     let claim = volume.spec.as_ref()?.claim_ref.as_ref()?.name.clone()?;
@@ -40,7 +37,6 @@ pub fn of_volume(before: Option<&PersistentVolume>, now: Option<&PersistentVolum
 }
 
 /// A volume was attached, or detached; `subject` is what people call it.
-#[must_use]
 pub fn of_attachment(
     before: Option<&VolumeAttachment>,
     now: Option<&VolumeAttachment>,
@@ -61,13 +57,11 @@ pub fn of_attachment(
 }
 
 /// Whether the driver has attached it.
-#[must_use]
 pub fn is_attached(attachment: &VolumeAttachment) -> bool {
     attachment.status.as_ref().is_some_and(|status| status.attached)
 }
 
 /// A seat's pod runs on another node than the last one did.
-#[must_use]
 pub fn of_pod(now: Option<&Pod>, last_node: &mut BTreeMap<String, String>) -> Option<Told> {
     let pod = now?;
     let seat = pod.labels().get(SEAT)?;
@@ -80,7 +74,6 @@ pub fn of_pod(now: Option<&Pod>, last_node: &mut BTreeMap<String, String>) -> Op
 }
 
 /// The daemon has something to say to a user, for the first time.
-#[must_use]
 pub fn of_event(before: Option<&Event>, now: Option<&Event>) -> Option<Told> {
     let event = now.filter(|_| before.is_none())?;
     let component = event.source.as_ref()?.component.as_deref()?;

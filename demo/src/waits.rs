@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::{lines::shorten, snapshot::WaitingRow};
 
 /// The rows; `people_call` turns a volume's handle into what people call it.
-#[must_use]
 pub fn rows(binder: &Value, attach_detach: &Value, people_call: impl Fn(&str) -> String) -> Vec<WaitingRow> {
     let alarms = [text(attach_detach, "/alarm"), text(binder, "/alarm")].into_iter();
     let mut rows: Vec<WaitingRow> = alarms.filter(|alarm| !alarm.is_empty()).map(of_alarm).collect();

@@ -16,7 +16,6 @@ pub const GONE_NODE_AFTER: u64 = 8;
 const NAMED: usize = 5;
 
 /// The command that is run in this process.
-#[must_use]
 pub fn daemon_command(args: &DemoArgs, place: &Place) -> Vec<String> {
     let mut command = vec![
         "mooring".to_owned(),
@@ -42,7 +41,6 @@ fn doctor() -> String {
 }
 
 /// What to try beside the demo.
-#[must_use]
 pub fn commands() -> [String; 3] {
     [
         "kubectl get pods,pvc,volumeattachments".to_owned(),
@@ -52,7 +50,6 @@ pub fn commands() -> [String; 3] {
 }
 
 /// What is said before the first line.
-#[must_use]
 pub fn opening(args: &DemoArgs, seed: u64, place: &Place, page: &str) -> String {
     let [get, describe, delete] = commands();
     let doctor = doctor();
@@ -79,7 +76,6 @@ pub fn opening(args: &DemoArgs, seed: u64, place: &Place, page: &str) -> String 
 }
 
 /// What is said after the last line.
-#[must_use]
 pub fn summary(snapshot: &Snapshot) -> String {
     let totals: Vec<String> =
         snapshot.rates.iter().map(|rate| format!("{} {}", rate.total, rate.name)).collect();

@@ -43,7 +43,6 @@ pub enum AttachmentRequest {
 
 impl AttachmentRequest {
     /// What the volume on the node is doing while it is in flight.
-    #[must_use]
     pub fn kind(&self) -> AttachmentCall {
         match self {
             Self::Create(_) => AttachmentCall::Create,
@@ -67,7 +66,6 @@ pub enum Answer {
 }
 
 /// The request that creates the VolumeAttachment of a volume and node (attach-detach §7.2).
-#[must_use]
 pub fn create(volume: &VolumeId, node: &NodeName, source: &AttachSource) -> Request {
     let (driver, _) = volume.driver_and_handle();
     let source = match source {
@@ -93,7 +91,6 @@ pub fn create(volume: &VolumeId, node: &NodeName, source: &AttachSource) -> Requ
 /// The request that deletes the VolumeAttachment of exactly this UID and revision (S7). The proof is what entitles
 /// to it. Without the revision the API server deletes an object that had no finalizers when it began, also if the
 /// external-attacher has put its finalizer on since and attaches (kubernetes#77988).
-#[must_use]
 pub fn delete(
     volume: &VolumeId,
     node: &NodeName,

@@ -16,13 +16,11 @@ pub struct Clock {
 
 impl Clock {
     /// Both clocks at one moment.
-    #[must_use]
     pub fn new(wall: Timestamp, monotonic: Instant) -> Self {
         Self { wall, monotonic }
     }
 
     /// What it shows at a later moment.
-    #[must_use]
     pub fn wall(&self, now: Instant) -> Timestamp {
         // An instant that cannot be represented is one that does not come.
         self.wall.checked_add(now.saturating_duration_since(self.monotonic)).unwrap_or(Timestamp::MAX)

@@ -217,7 +217,6 @@ impl controller::Controller for AttachDetach {
 
 impl AttachDetach {
     /// A controller over the shared tables, which must be synced before it is loaded.
-    #[must_use]
     pub fn new(objects: Arc<Objects>, options: AttachDetachOptions, clock: Clock) -> Self {
         let ForcePolicy { unready, gone, .. } = options.force;
         Self {
@@ -257,31 +256,26 @@ impl AttachDetach {
     }
 
     /// What others were seen to write.
-    #[must_use]
     pub fn second_writer(&self) -> &SecondWriters<ActTarget> {
         &self.second_writer
     }
 
     /// Whether this process may write, as far as the controller knows.
-    #[must_use]
     pub fn leads(&self) -> bool {
         self.leads
     }
 
     /// Its requests on their way.
-    #[must_use]
     pub fn dispatcher(&self) -> &Dispatcher {
         &self.dispatcher
     }
 
     /// Where volumes are attached, or may be.
-    #[must_use]
     pub fn actual(&self) -> &ActualState {
         &self.actual
     }
 
     /// When to plan although nothing happened.
-    #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
         let alarms = self
             .second_writer

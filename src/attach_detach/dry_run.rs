@@ -93,7 +93,6 @@ pub struct Outlook {
 
 /// Asks the controller. An object that is in no table is answered to be gone only if `is_absent` says so: what was not
 /// looked for proves nothing.
-#[must_use]
 pub fn dry_run(
     objects: &Arc<Objects>,
     options: AttachDetachOptions,
@@ -124,7 +123,6 @@ pub fn dry_run(
 }
 
 /// The volume that a PersistentVolume stands for, if a kubelet waits for it to be attached.
-#[must_use]
 pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<VolumeId> {
     let volume = objects.volumes.get(name)?;
     volume_source::of_persistent_volume(&volume.metadata, &volume.spec).ok()?.id()

@@ -182,7 +182,6 @@ impl AttachDetachMetrics {
     }
 
     /// When there is more to measure although nothing happens.
-    #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.durations.next_due()
     }

@@ -54,13 +54,11 @@ pub enum State {
 
 impl State {
     /// As it is shown.
-    #[must_use]
     pub fn code(self) -> &'static str {
         self.into()
     }
 
     /// The state of a volume on a node.
-    #[must_use]
     pub fn of(node_volume: &NodeVolume) -> Self {
         let Some(attachment) = node_volume.attachment() else {
             return match node_volume.call {
@@ -91,13 +89,11 @@ pub struct NodeVolumeKey {
 
 impl NodeVolumeKey {
     /// A volume on a node.
-    #[must_use]
     pub fn new(volume: &VolumeId, node: &NodeName) -> Self {
         Self { volume: volume.clone(), node: node.clone() }
     }
 
     /// The attachment as logs name it, or what stands for one of a volume that has none.
-    #[must_use]
     pub fn named(&self) -> Named {
         let Self { volume, node } = self;
         match volume.kind() {
@@ -120,7 +116,6 @@ pub enum AttachDetachKey {
 
 impl AttachDetachKey {
     /// The volume on a node that it is.
-    #[must_use]
     pub fn node_volume(&self) -> Option<&NodeVolumeKey> {
         if let Self::NodeVolume(key) = self { Some(key) } else { None }
     }
@@ -231,7 +226,6 @@ impl Reason for AttachDetachReason {
 
 impl Waiting {
     /// When the wait ends by itself, if it does.
-    #[must_use]
     pub fn until(&self) -> Option<Timestamp> {
         match self {
             Self::DetachWaitingForUnmount { unforced: Unforced::Distrusted(NodeDoubt::New(Some(at))) }

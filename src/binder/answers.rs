@@ -111,7 +111,6 @@ impl Planner {
     }
 
     /// Which attempt is the next one about a claim or volume, from 1.
-    #[must_use]
     pub fn attempt(&self, target: &Target) -> u32 {
         self.retries.failures(target).saturating_add(1)
     }

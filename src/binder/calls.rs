@@ -26,7 +26,6 @@ pub enum Target {
 
 impl Target {
     /// The claim or volume as an object.
-    #[must_use]
     pub fn object(&self) -> ObjectRef {
         match self {
             Self::Claim(key) => ObjectRef::Claim(key.clone()),
@@ -35,7 +34,6 @@ impl Target {
     }
 
     /// The claim or volume that an object is, if it is one.
-    #[must_use]
     pub fn of(object: &ObjectRef) -> Option<Self> {
         match object {
             ObjectRef::Claim(key) => Some(Self::Claim(key.clone())),
@@ -45,7 +43,6 @@ impl Target {
     }
 
     /// Its name, with the namespace of a claim.
-    #[must_use]
     pub fn name(&self) -> String {
         match self {
             Self::Claim(key) => key.to_string(),
@@ -54,7 +51,6 @@ impl Target {
     }
 
     /// UID of the claim or volume that is there now.
-    #[must_use]
     pub fn uid(&self, objects: &Objects) -> Option<Uid> {
         Shown::of(self, objects).map(|shown| shown.uid)
     }
@@ -129,7 +125,6 @@ pub struct Op {
 
 impl Op {
     /// A request as it is decided on objects as they are.
-    #[must_use]
     pub fn new(subject: Target, volume: Option<VolumeName>, call: Call, objects: &Objects) -> Self {
         let known = call.target().and_then(|object| revision(object, objects));
         Self { uid: subject.uid(objects), subject, volume, call, known }
@@ -137,13 +132,11 @@ impl Op {
 
     /// Whether an answer shows the object as it was known when the write was planned: something on the way took the
     /// change out of it.
-    #[must_use]
     pub fn changed_nothing(&self, answer: &Answer) -> bool {
         matches!(self.call, Call::Write(_)) && self.known.is_some() && answer.revision() == self.known
     }
 
     /// The claim and the volume about which no other request may be sent meanwhile.
-    #[must_use]
     pub fn touches(&self) -> Vec<Target> {
         let volume = self.volume.clone().map(Target::Volume);
         std::iter::once(self.subject.clone()).chain(volume).collect()
@@ -187,13 +180,11 @@ pub enum Purpose {
 
 impl Call {
     /// A live read of an object.
-    #[must_use]
     pub fn read(target: ObjectRef, purpose: Purpose) -> Self {
         Self::Read { target, purpose }
     }
 
     /// The object that the request is about, if it is about one.
-    #[must_use]
     pub fn target(&self) -> Option<&ObjectRef> {
         match self {
             Self::Write(Write { target, .. }) | Self::Read { target, .. } => Some(target),
@@ -202,7 +193,6 @@ impl Call {
     }
 
     /// Destructive: skipped while another binder may be active, or shortly after a restore of etcd.
-    #[must_use]
     pub fn is_destructive(&self) -> bool {
         match self {
             Self::Write(write) => matches!(
@@ -223,7 +213,6 @@ impl Call {
     }
 
     /// What a write is for.
-    #[must_use]
     pub fn write_kind(&self) -> Option<WriteKind> {
         if let Self::Write(write) = self { Some(write.kind) } else { None }
     }
@@ -259,7 +248,6 @@ pub enum Answer {
 
 impl Answer {
     /// Revision of the object it shows.
-    #[must_use]
     pub fn revision(&self) -> Option<ResourceVersion> {
         match self {
             Self::Claim(claim) => Some(claim.metadata.resource_version),
@@ -286,7 +274,6 @@ pub struct Write {
 
 impl Write {
     /// Whether it says a phase.
-    #[must_use]
     pub fn is_of_a_phase(&self) -> bool {
         self.request.body.as_ref().is_some_and(|body| body.pointer("/status/phase").is_some())
     }
@@ -345,19 +332,16 @@ pub enum WriteKind {
 
 impl WriteKind {
     /// Whether it is one of the four writes of a bind.
-    #[must_use]
     pub fn is_bind(self) -> bool {
         matches!(self, Self::ReserveVolume | Self::VolumeBound | Self::NameVolume | Self::ClaimBound)
     }
 
     /// Value of log fields and of the label `op`.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 
     /// What it is to achieve, for people.
-    #[must_use]
     pub fn aim(self) -> &'static str {
         match self {
             Self::ReserveVolume => "reserve the volume",

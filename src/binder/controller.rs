@@ -111,7 +111,6 @@ impl controller::Controller for Planner {
 
 impl Planner {
     /// A planner that has yet to be told of every object.
-    #[must_use]
     pub fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
         Self {
             state: State::new(objects, options),
@@ -129,7 +128,6 @@ impl Planner {
     }
 
     /// Whether a key waits for its time.
-    #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.retries.next_due().is_some() || self.queue.next_due().is_some()
     }

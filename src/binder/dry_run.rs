@@ -50,7 +50,6 @@ pub struct Outlook {
 
 /// Asks the binder, of all claims and volumes or of one alone, among as many as there are. An object that is in no table is
 /// answered to be gone only if `is_absent` says so: what was not looked for proves nothing.
-#[must_use]
 pub fn dry_run(
     objects: &Arc<Objects>,
     options: &BinderOptions,

@@ -54,13 +54,11 @@ pub enum BindMode {
 
 impl BindMode {
     /// Value of the label.
-    #[must_use]
     pub fn label(self) -> &'static str {
         self.into()
     }
 
     /// How the two come together, as long as not all of the bind is written.
-    #[must_use]
     pub fn of(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Self {
         let by_us = |metadata: &Meta| annotations::has(metadata, BOUND_BY_CONTROLLER);
         let claim_names = !claim.spec.volume_name.is_empty() && !by_us(&claim.metadata);
@@ -94,7 +92,6 @@ impl MeasuredOperation {
     }
 
     /// Value of the label.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }

@@ -43,7 +43,6 @@ pub struct ConnectionArgs {
 
 impl ConnectionArgs {
     /// How long an answer may take; as kubectl's, 0 is no limit of ours.
-    #[must_use]
     pub fn patience(&self) -> Option<Duration> {
         self.request_timeout.filter(|time| !time.is_zero())
     }

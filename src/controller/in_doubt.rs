@@ -29,7 +29,6 @@ pub struct InDoubt {
 
 impl InDoubt {
     /// A write that names that revision was found to have no answer.
-    #[must_use]
     pub fn since(now: Instant, settle_time: Duration, revision: ResourceVersion) -> Self {
         Self { revision, until: now + settle_time }
     }

@@ -15,7 +15,6 @@ const MIGRATED: [(&str, &str); 7] = [
 ];
 
 /// The CSI driver that took over an in-tree plugin.
-#[must_use]
 pub fn csi_name(plugin: &str) -> Option<&'static str> {
     MIGRATED.iter().find(|(known, _)| *known == plugin).map(|(_, driver)| *driver)
 }

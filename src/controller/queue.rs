@@ -56,25 +56,21 @@ impl<K: Clone + Eq + Hash> Lane<K> {
     }
 
     /// Whether the key is in.
-    #[must_use]
     pub fn contains(&self, key: &K) -> bool {
         self.places.contains_key(key)
     }
 
     /// The oldest key.
-    #[must_use]
     pub fn first(&self) -> Option<&K> {
         self.order.first_key_value().map(|(_, key)| key)
     }
 
     /// How many keys are in.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
     /// Whether no key is in.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }

@@ -72,7 +72,6 @@ impl<C: Controller> Reporting<C> {
     }
 
     /// The metrics of a work queue by its number, and the key of the work there.
-    #[must_use]
     pub fn queue(&self, (queue, key): (usize, String)) -> Option<(&WorkQueueMetrics, String)> {
         Some((self.queues.get(queue)?, key))
     }

@@ -37,7 +37,6 @@ pub(super) const TIMER: &str = "Only the controller knows when a pod there last 
     counts again, unless the lease carries the time.";
 
 /// Explains one object.
-#[must_use]
 pub fn explain(snapshot: &Snapshot, subject: &ObjectRef) -> Explanation {
     answer(&View::new(snapshot), subject)
 }

@@ -37,7 +37,6 @@ pub fn codes() -> impl Iterator<Item = &'static str> {
 }
 
 /// The page about a code.
-#[must_use]
 pub fn page(code: &str) -> Option<&'static str> {
     entry(code).map(|(_, text)| *text)
 }

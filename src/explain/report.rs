@@ -42,7 +42,6 @@ impl Verdict {
     }
 
     /// Exit code of the commands that ask (0 healthy, 1 waiting, 2 blocked, 3 not found, 6 forbidden).
-    #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Healthy => 0,

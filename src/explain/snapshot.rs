@@ -84,7 +84,6 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Nothing has been read yet.
-    #[must_use]
     pub fn new(taken_at: Timestamp) -> Self {
         Self { taken_at, ..Self::default() }
     }
@@ -145,13 +144,11 @@ impl Snapshot {
     }
 
     /// Whether a kind was listed whole.
-    #[must_use]
     pub fn is_listed<T: Stored>(&self) -> bool {
         self.listed.contains(T::PLURAL)
     }
 
     /// The same, and each object of it could be read.
-    #[must_use]
     pub fn is_whole<T: Stored>(&self) -> bool {
         self.is_listed::<T>() && !self.unreadable.iter().any(|object| object.kind() == T::KIND)
     }
@@ -162,7 +159,6 @@ impl Snapshot {
     }
 
     /// Whether something without a table was read, whole.
-    #[must_use]
     pub fn was_read(&self, what: &str) -> bool {
         self.listed.contains(what)
     }
@@ -192,14 +188,12 @@ impl Snapshot {
     }
 
     /// What attach/detach would do next.
-    #[must_use]
     pub fn ask_attach_detach(&self) -> attach_detach::dry_run::Outlook {
         let is_absent = |object: &ObjectRef| self.is_absent(object);
         attach_detach::dry_run::dry_run(&self.objects, self.attach_detach, &is_absent, self.taken_at)
     }
 
     /// What the binder would do next, with kube-controller-manager's defaults.
-    #[must_use]
     pub fn ask_binder(&self) -> binder::dry_run::Outlook {
         self.ask_binder_of(None)
     }
@@ -224,13 +218,11 @@ impl Snapshot {
     }
 
     /// Whether an object was taken.
-    #[must_use]
     pub fn holds(&self, object: &ObjectRef) -> bool {
         self.found(object).0
     }
 
     /// Whether an object is known not to be there.
-    #[must_use]
     pub fn is_absent(&self, object: &ObjectRef) -> bool {
         let (is_there, plural) = self.found(object);
         let is_missing = !is_there && self.listed.contains(plural) && !self.unreadable.contains(object);

@@ -71,13 +71,11 @@ pub fn words() -> impl Iterator<Item = &'static str> {
 }
 
 /// The kind of an object, as it is typed; nothing if none of it can be explained.
-#[must_use]
 pub fn word(object: &ObjectRef) -> &'static str {
     known(object.kind()).and_then(|(words, _)| words.first()).copied().unwrap_or_default()
 }
 
 /// As it is typed: `pvc/data`. The namespace is not part of it.
-#[must_use]
 pub fn typed(object: &ObjectRef) -> String {
     format!("{}/{}", word(object), object.names().1)
 }
@@ -100,13 +98,11 @@ pub(super) fn spoken(object: &ObjectRef) -> String {
 }
 
 /// The object of an answer; none for programs.
-#[must_use]
 pub fn of(object: &Value) -> Option<ObjectRef> {
     named(field(object, "kind"), field(object, "namespace"), field(object, "name")).ok()
 }
 
 /// As JSON: kind, name, and the namespace if there is one.
-#[must_use]
 pub fn json(object: &ObjectRef) -> Value {
     let (namespace, name) = object.names();
     let mut fields = Map::from_iter([("kind".to_owned(), json!(object.kind()))]);
@@ -124,7 +120,6 @@ pub(super) fn field<'a>(object: &'a Value, name: &str) -> &'a str {
 
 /// Whether an object can have the name: another could lead to another path, or do things to a terminal.
 /// (`ValidatePathSegmentName`; the names of all kinds that are read are DNS subdomains.)
-#[must_use]
 pub fn is_name(name: &str) -> bool {
     let is_letter = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | ':' | '_');
     !name.is_empty() && name.len() <= 253 && name != "." && name != ".." && name.chars().all(is_letter)

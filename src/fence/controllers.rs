@@ -30,7 +30,6 @@ pub enum StorageController {
 
 impl StorageController {
     /// KCM's name of it.
-    #[must_use]
     pub fn name(self) -> &'static str {
         OURS.iter().find(|(ours, ..)| *ours == self).map_or("", |(_, name, ..)| name)
     }

@@ -101,31 +101,26 @@ impl Fence {
     }
 
     /// Whether its loop has to be a new process before it may write again.
-    #[must_use]
     pub fn has_memory(&self) -> bool {
         WITH_MEMORY.contains(&self.account)
     }
 
     /// The one of KCM's controller of that name.
-    #[must_use]
     pub fn of(controller: &str) -> Option<&'static Self> {
         FENCES.iter().find(|fence| fence.controller == controller)
     }
 
     /// Name of the policy, of its binding, and of the VolumeAttachment of its probe.
-    #[must_use]
     pub fn name(&self) -> String {
         format!("{NAME_BEGINS}{}", self.account)
     }
 
     /// The user who is fenced off.
-    #[must_use]
     pub fn user(&self) -> String {
         format!("system:serviceaccount:kube-system:{}", self.account)
     }
 
     /// Whether it denies this user's writes of a resource, given as `volumeattachments` or `nodes/status`.
-    #[must_use]
     pub fn names(&self, user: &str, group: &str, resource: &str) -> bool {
         let is_named =
             |(known, resources): &&(&str, &[&str])| *known == group && resources.contains(&resource);
@@ -133,7 +128,6 @@ impl Fence {
     }
 
     /// What tells one content of the fence from every other, within the message of a denial.
-    #[must_use]
     pub fn mark(&self) -> String {
         let content = json!([self.policy_spec(""), self.binding()]).to_string();
         let digest = Sha256::digest(content.as_bytes());
@@ -142,7 +136,6 @@ impl Fence {
     }
 
     /// The spec of the policy.
-    #[must_use]
     pub fn policy(&self) -> Value {
         self.policy_spec(&self.mark())
     }
@@ -183,13 +176,11 @@ impl Fence {
     }
 
     /// The spec of the binding.
-    #[must_use]
     pub fn binding(&self) -> Value {
         json!({ "policyName": self.name(), "validationActions": ["Deny"] })
     }
 
     /// The policy and its binding, to be applied in this order: a policy without binding denies nothing.
-    #[must_use]
     pub fn objects(&self) -> [Value; 2] {
         let object = |kind: &str, spec: Value| {
             json!({
@@ -218,7 +209,6 @@ impl Fence {
 }
 
 /// Where an object of the fence is applied.
-#[must_use]
 pub fn apply_path(plural: &str, name: &str) -> String {
     format!("/apis/{API}/{plural}/{name}?fieldManager=mooring-switch&force=true")
 }

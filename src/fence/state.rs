@@ -54,25 +54,21 @@ pub enum FenceState {
 
 impl FenceState {
     /// Whether the loop cannot write.
-    #[must_use]
     pub fn is_enforced(&self) -> bool {
         *self == Self::Enforced
     }
 
     /// Whether it cannot be told what this server does.
-    #[must_use]
     pub fn is_untold(&self) -> bool {
         matches!(self, Self::Unknown(_))
     }
 
     /// Whether something of it was not read, so that nothing is to be done about it.
-    #[must_use]
     pub fn is_unread(&self) -> bool {
         matches!(self, Self::Unknown(_) | Self::HalfRead(_))
     }
 
     /// What is wrong with it, for people.
-    #[must_use]
     pub fn why(&self) -> &str {
         match self {
             Self::Enforced => "it is enforced",
@@ -84,7 +80,6 @@ impl FenceState {
     }
 
     /// Judges what was seen.
-    #[must_use]
     pub fn of(fence: &Fence, seen: &FenceSeen) -> Self {
         let name = fence.name();
         if let (Ok(None), Ok(None)) = (&seen.policy, &seen.binding) {
@@ -140,7 +135,6 @@ impl FenceState {
 }
 
 /// What somebody is told whose probe something else than the fence refuses.
-#[must_use]
 pub fn refused_by_others(name: &str, words: &str) -> String {
     let todo = if lacks_right(words) {
         "get the right to create VolumeAttachments (deploy/switcher)".to_owned()
@@ -171,19 +165,16 @@ pub struct FenceLook {
 
 impl FenceLook {
     /// Whether each is enforced.
-    #[must_use]
     pub fn is_enforced(&self) -> bool {
         self.states.iter().all(FenceState::is_enforced)
     }
 
     /// Whether there is none of them, and each probe was let pass.
-    #[must_use]
     pub fn is_absent(&self) -> bool {
         self.states.iter().all(|state| *state == FenceState::Absent)
     }
 
     /// What is wrong with the first that is not.
-    #[must_use]
     pub fn wrong(&self) -> Option<&FenceState> {
         self.states.iter().find(|state| !state.is_enforced())
     }
@@ -250,7 +241,6 @@ impl FenceProof {
     }
 
     /// How many servers were seen at one time, of how many.
-    #[must_use]
     pub fn seen(&self) -> (usize, usize) {
         (self.most_at_once(), self.count)
     }

@@ -65,7 +65,6 @@ pub struct MachineHands {
 
 impl MachineHands {
     /// Nothing is followed yet.
-    #[must_use]
     pub fn new(client: Client, recorder: EventRecorder) -> Self {
         Self { client, recorder, following: BTreeMap::new() }
     }

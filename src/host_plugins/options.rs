@@ -35,7 +35,6 @@ pub struct Recyclers {
 impl Recycler {
     /// The pod that is used unless a file describes another.
     // KCM: pkg/volume/plugins.go, NewPersistentVolumeRecyclerPodTemplate.
-    #[must_use]
     pub fn default_template() -> Value {
         let script =
             "test -e /scrub && find /scrub -mindepth 1 -delete && test -z \"$(ls -A /scrub)\" || exit 1";
@@ -58,7 +57,6 @@ impl Recycler {
     }
 
     /// The namespace of the pods.
-    #[must_use]
     pub fn namespace(&self) -> &str {
         let namespace = self.template.pointer("/metadata/namespace").and_then(Value::as_str);
         namespace.filter(|namespace| !namespace.is_empty()).unwrap_or("default")
@@ -67,7 +65,6 @@ impl Recycler {
 
 impl Recyclers {
     /// The recycler of a source.
-    #[must_use]
     pub fn of(&self, source: &FileSource) -> &Recycler {
         match source {
             FileSource::HostPath(_) => &self.host_path,

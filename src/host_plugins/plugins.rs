@@ -55,7 +55,6 @@ pub struct HostPlugins {
 
 impl HostPlugins {
     /// Nothing is at work yet.
-    #[must_use]
     pub fn new(options: PluginOptions) -> Self {
         let recyclers = options.recyclers.iter().flat_map(|it| [&it.host_path, &it.nfs]);
         let namespaces = recyclers.map(|recycler| recycler.namespace().to_owned()).collect();

@@ -39,7 +39,6 @@ pub const PLUGINS: usize = 32;
 pub const CLASSES: usize = 100;
 
 /// Drivers that families of ours show by name.
-#[must_use]
 pub fn drivers(metrics: &Metrics) -> Bounded {
     metrics.shared_names("driver", DRIVERS)
 }

@@ -14,7 +14,6 @@ pub enum Requester {
 
 impl Requester {
     /// Value of the label.
-    #[must_use]
     pub fn label(self) -> &'static str {
         self.into()
     }

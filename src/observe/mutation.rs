@@ -60,7 +60,6 @@ pub enum MutationKind {
 
 impl MutationKind {
     /// Value of a label.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -107,7 +106,6 @@ pub struct Mutation {
 
 impl Mutation {
     /// One of an object.
-    #[must_use]
     pub fn new(kind: MutationKind, object: ObjectRef, uid: &Uid, value: impl Into<String>) -> Self {
         Self { kind, object, uid: uid.clone(), node: None, value: value.into(), volume: None }
     }
@@ -124,7 +122,6 @@ impl Mutation {
     }
 
     /// Whose it is to make.
-    #[must_use]
     pub fn controller(&self) -> StorageController {
         use MutationKind as Kind;
         match (self.kind, &self.object) {

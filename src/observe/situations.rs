@@ -44,7 +44,6 @@ pub enum Situation {
 
 impl Situation {
     /// Its name in the summary.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }

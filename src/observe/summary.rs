@@ -33,13 +33,11 @@ pub enum DifferenceKind {
 
 impl DifferenceKind {
     /// Value of a label.
-    #[must_use]
     pub fn label(self) -> &'static str {
         self.into()
     }
 
     /// Its name, before a line.
-    #[must_use]
     pub fn name(self) -> String {
         self.label().to_uppercase().replace('_', " ")
     }
@@ -182,7 +180,6 @@ impl Summary {
     }
 
     /// How many acts were compared.
-    #[must_use]
     pub fn compared(&self) -> u64 {
         self.mutations.values().map(|tally| tally.mooring_first + tally.ruler_first).sum()
     }
@@ -194,7 +191,6 @@ impl Summary {
     }
 
     /// What the exit code follows from.
-    #[must_use]
     pub fn exit(&self) -> Verdict {
         match self.verdict {
             "Alike" => Verdict::Healthy,
@@ -205,7 +201,6 @@ impl Summary {
     }
 
     /// For people.
-    #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
         let verdict = match self.verdict {
@@ -265,7 +260,6 @@ impl Summary {
 
 impl Difference {
     /// One line for people.
-    #[must_use]
     pub fn line(&self) -> String {
         let time = self.at.strftime("%Y-%m-%dT%H:%M:%SZ");
         let law = self.law.map(|law| format!(" {law}")).unwrap_or_default();

@@ -177,7 +177,6 @@ pub fn has_flex_volume(pod: &Value) -> bool {
 const WHOLE_SERVERS: [&str; 2] = ["k3s", "kubelite"];
 
 /// Why KCM's lease must not be taken: what exits then is more than KCM. The lease says which program writes it.
-#[must_use]
 pub fn whole_server(lease: &Value) -> Option<String> {
     let entries = lease.pointer("/metadata/managedFields").and_then(Value::as_array).into_iter().flatten();
     let mut programs = entries.filter_map(|entry| entry.get("manager")?.as_str());

@@ -46,13 +46,11 @@ pub struct Line {
 }
 
 /// The worst of them.
-#[must_use]
 pub fn worst(lines: &[Line]) -> Level {
     lines.iter().map(|line| line.level).max().unwrap_or(Level::Ok)
 }
 
 /// The lines for people.
-#[must_use]
 pub fn text(lines: &[Line]) -> String {
     let mut text = String::new();
     for Line { check, level, evidence, todo } in lines {

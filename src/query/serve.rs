@@ -76,7 +76,6 @@ impl ServedPage {
     }
 
     /// What is told to the one who may read it.
-    #[must_use]
     pub fn url(&self) -> String {
         self.place.url()
     }

@@ -56,7 +56,6 @@ impl History {
     }
 
     /// The last changes of an object, the oldest first.
-    #[must_use]
     pub fn of(&self, object: &Named) -> Vec<Change> {
         let key = key(object);
         let changes = self.0.lock();

@@ -19,7 +19,6 @@ pub struct Named {
 
 impl Named {
     /// An object by its key, which is printed with the namespace, if its kind has any.
-    #[must_use]
     pub fn by(kind: &str, key: &(impl ToString + ?Sized)) -> Self {
         let key = key.to_string();
         let (namespace, name) = key.split_once('/').unzip();
@@ -76,7 +75,6 @@ impl Transition {
 }
 
 /// Seconds, to the microsecond.
-#[must_use]
 pub fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e6
 }

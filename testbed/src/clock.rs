@@ -16,20 +16,17 @@ pub struct Clock {
 
 impl Clock {
     /// A clock that shows `start` now.
-    #[must_use]
     pub fn starting_at(start: Timestamp) -> Self {
         Self { start, since: Instant::now() }
     }
 
     /// The time, to the second: finer digits are never stored in metadata.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         let elapsed = SignedDuration::try_from(self.since.elapsed()).unwrap_or(SignedDuration::ZERO);
         self.start.checked_add(elapsed).unwrap_or(self.start)
     }
 
     /// The time as objects carry it.
-    #[must_use]
     pub fn text(&self) -> String {
         seconds_text(self.now())
     }
@@ -42,13 +39,11 @@ impl Default for Clock {
 }
 
 /// RFC 3339, whole seconds, UTC.
-#[must_use]
 pub fn seconds_text(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// RFC 3339, microseconds, UTC.
-#[must_use]
 pub fn microseconds_text(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }

@@ -16,7 +16,6 @@ fn verbs(kind: &Kind) -> Vec<&'static str> {
 }
 
 /// A document by its path; nothing for a path that is none of discovery's.
-#[must_use]
 pub fn document(path: &str, accept: &str) -> Option<Value> {
     let is_aggregated = accept.contains("as=APIGroupDiscoveryList");
     let path = path.trim_matches('/');
@@ -44,7 +43,6 @@ pub fn document(path: &str, accept: &str) -> Option<Value> {
 }
 
 /// All groups but the core one.
-#[must_use]
 pub fn groups() -> Vec<&'static str> {
     let mut groups: Vec<&'static str> =
         KINDS.iter().map(|kind| kind.group).filter(|group| !group.is_empty()).collect();

@@ -47,13 +47,11 @@ impl ForwardProxy {
     }
 
     /// Where it listens.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// What it was asked since the last time: `CONNECT api:443`, or `SOCKS5 api:443 user:password`.
-    #[must_use]
     pub fn asked(&self) -> Vec<String> {
         self.asked.lock().map(|mut asked| std::mem::take(&mut *asked)).unwrap_or_default()
     }

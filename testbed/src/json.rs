@@ -6,31 +6,26 @@
 use serde_json::{Map, Value};
 
 /// The text at a path; empty when there is none.
-#[must_use]
 pub fn text<'a>(object: &'a Value, path: &str) -> &'a str {
     object.pointer(path).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The number at a path.
-#[must_use]
 pub fn number(object: &Value, path: &str) -> Option<i64> {
     object.pointer(path).and_then(Value::as_i64)
 }
 
 /// The list at a path; empty when there is none.
-#[must_use]
 pub fn list<'a>(object: &'a Value, path: &str) -> &'a [Value] {
     object.pointer(path).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
 /// The map at a path.
-#[must_use]
 pub fn map<'a>(object: &'a Value, path: &str) -> Option<&'a Map<String, Value>> {
     object.pointer(path).and_then(Value::as_object)
 }
 
 /// Whether something other than null is at the path.
-#[must_use]
 pub fn is_set(object: &Value, path: &str) -> bool {
     object.pointer(path).is_some_and(|value| !value.is_null())
 }

@@ -169,7 +169,6 @@ pub struct Page {
 
 impl Page {
     /// The list's `metadata`.
-    #[must_use]
     pub fn metadata(&self) -> Value {
         let mut metadata = json!({"resourceVersion": self.revision.to_string()});
         if !self.continue_token.is_empty() {

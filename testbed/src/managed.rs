@@ -41,7 +41,6 @@ pub struct Writer {
 
 impl Writer {
     /// Who makes a request: the parameter `fieldManager`, else the first part of the user agent.
-    #[must_use]
     pub fn of(query: &Query, user_agent: &str, subresource: &str) -> Self {
         let agent = || user_agent.split('/').next().unwrap_or_default();
         let named = Some(query.get("fieldManager")).filter(|name| !name.is_empty());
@@ -86,7 +85,6 @@ pub fn note(kind: &Kind, old: &Value, new: &mut Value, writer: &Writer, now: &st
 }
 
 /// Whether two versions of an object differ in nothing but who owns what.
-#[must_use]
 pub fn is_the_same(new: &Value, old: &Value) -> bool {
     let without = |object: &Value| {
         let mut object = object.clone();

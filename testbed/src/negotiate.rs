@@ -80,7 +80,6 @@ impl View {
     }
 
     /// One object.
-    #[must_use]
     pub fn one(self, kind: &Kind, object: &Arc<Object>, clock: &Clock) -> Value {
         match self {
             Self::Object => typed(kind, &object.value),
@@ -93,7 +92,6 @@ impl View {
     }
 
     /// A list.
-    #[must_use]
     pub fn page(self, kind: &Kind, page: &Page, clock: &Clock) -> Vec<u8> {
         match self {
             Self::Object => {
@@ -130,7 +128,6 @@ impl View {
 }
 
 /// An object with its kind and version.
-#[must_use]
 pub fn typed(kind: &Kind, object: &Value) -> Value {
     let mut object = object.clone();
     json::set(&mut object, "/kind", kind.kind);

@@ -11,20 +11,17 @@ fn about(code: u16, reason: &'static str, kind: &Kind, name: &str, message: Stri
 
 impl Refusal {
     /// No such object.
-    #[must_use]
     pub fn not_found(kind: &Kind, name: &str) -> Self {
         about(404, "NotFound", kind, name, format!("{} {name:?} not found", kind.qualified_plural()))
     }
 
     /// The name is taken.
-    #[must_use]
     pub fn already_exists(kind: &Kind, name: &str) -> Self {
         let message = format!("{} {name:?} already exists", kind.qualified_plural());
         about(409, "AlreadyExists", kind, name, message)
     }
 
     /// The object is not in the state the request presumes.
-    #[must_use]
     pub fn conflict(kind: &Kind, name: &str, detail: &str) -> Self {
         let message =
             format!("Operation cannot be fulfilled on {} {name:?}: {detail}", kind.qualified_plural());
@@ -32,7 +29,6 @@ impl Refusal {
     }
 
     /// The revision in the request is not the object's.
-    #[must_use]
     pub fn stale(kind: &Kind, name: &str) -> Self {
         let detail =
             "the object has been modified; please apply your changes to the latest version and try again";
@@ -40,14 +36,12 @@ impl Refusal {
     }
 
     /// Admission says no.
-    #[must_use]
     pub fn forbidden(kind: &Kind, name: &str, detail: &str) -> Self {
         let message = format!("{} {name:?} is forbidden: {detail}", kind.qualified_plural());
         about(403, "Forbidden", kind, name, message)
     }
 
     /// Validation says no.
-    #[must_use]
     pub fn invalid(kind: &Kind, name: &str, causes: Causes) -> Self {
         Self::invalid_kind(kind.group, kind.kind, name, causes)
     }

@@ -35,13 +35,11 @@ pub struct Query(Vec<(String, String)>);
 
 impl Query {
     /// Reads a query.
-    #[must_use]
     pub fn parse(text: &str) -> Self {
         Self(form_urlencoded::parse(text.as_bytes()).into_owned().collect())
     }
 
     /// The first value of a parameter; empty when it is not given.
-    #[must_use]
     pub fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()).unwrap_or_default()
     }
@@ -89,7 +87,6 @@ pub struct Place {
 
 impl Place {
     /// Reads a resource path; nothing for any other.
-    #[must_use]
     pub fn parse(path: &str) -> Option<Self> {
         let mut parts: Vec<String> = path.trim_matches('/').split('/').map(decode_part).collect();
         let group = match parts.first().map(String::as_str) {
@@ -133,20 +130,17 @@ impl Place {
     }
 
     /// The key of the object.
-    #[must_use]
     pub fn key(&self) -> String {
         key(self.kind, &self.namespace, &self.name)
     }
 
     /// What the keys of the collection begin with.
-    #[must_use]
     pub fn prefix(&self) -> String {
         if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) }
     }
 }
 
 /// The key of an object.
-#[must_use]
 pub fn key(kind: &Kind, namespace: &str, name: &str) -> String {
     if kind.namespaced { format!("{namespace}/{name}") } else { name.to_owned() }
 }

@@ -39,13 +39,11 @@ impl Selector {
     }
 
     /// Does it take every object?
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
     /// Does it take this one?
-    #[must_use]
     pub fn matches(&self, object: &Value) -> bool {
         let labels = json::map(object, "/metadata/labels");
         let has_labels = self.labels.iter().all(|(key, test)| {
@@ -67,7 +65,6 @@ impl Selector {
     }
 
     /// Does it match by the fields that the server has an index of?
-    #[must_use]
     pub fn matches_looked_up(&self, object: &Value) -> bool {
         let is_indexed = |path: &str| matches!(path, "/metadata/name" | "/spec/nodeName");
         let mut indexed = self.fields.iter().filter(|(path, _, is_equal)| *is_equal && is_indexed(path));

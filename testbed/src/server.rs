@@ -90,7 +90,6 @@ impl Default for Server {
 
 impl Server {
     /// A server with the namespaces every cluster has, and nothing else.
-    #[must_use]
     pub fn new(options: Options) -> Self {
         let mut store = Store::new(options.log_capacity);
         write::preset(&mut store, &options.clock);
@@ -124,19 +123,16 @@ impl Server {
     }
 
     /// A client of this server that needs no socket. It asks in the namespace `default`.
-    #[must_use]
     pub fn client(&self) -> kube::Client {
         kube::Client::new(self.clone(), "default")
     }
 
     /// The revision of the last write.
-    #[must_use]
     pub fn revision(&self) -> u64 {
         self.with_store(|store| store.revision())
     }
 
     /// Tells the revision of every write.
-    #[must_use]
     pub fn subscribe_revision(&self) -> tokio::sync::watch::Receiver<u64> {
         self.with_store(|store| store.subscribe_revision())
     }
@@ -150,7 +146,6 @@ impl Server {
     }
 
     /// All objects as they are now.
-    #[must_use]
     pub fn backup(&self) -> Backup {
         self.with_store(|store| store.backup())
     }
@@ -172,13 +167,11 @@ impl Server {
     }
 
     /// What time it is here.
-    #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.inner.clock
     }
 
     /// Who is known to reviews.
-    #[must_use]
     pub fn reviews(&self) -> &Reviews {
         &self.inner.reviews
     }

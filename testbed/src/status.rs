@@ -79,7 +79,6 @@ pub struct Refusal(Box<Body>);
 
 impl Refusal {
     /// A refusal that names no object.
-    #[must_use]
     pub fn plain(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self(Box::new(Body {
             code,
@@ -96,7 +95,6 @@ impl Refusal {
     }
 
     /// A refusal that names an object, by the group and the plural of its kind.
-    #[must_use]
     pub fn about(
         code: u16,
         reason: &'static str,
@@ -112,25 +110,21 @@ impl Refusal {
     }
 
     /// The request makes no sense.
-    #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::plain(400, "BadRequest", message)
     }
 
     /// A feature of the real API server that this one does not have.
-    #[must_use]
     pub fn not_implemented(feature: &str) -> Self {
         Self::plain(501, "NotImplemented", format!("the embedded API server does not support {feature}"))
     }
 
     /// No such resource.
-    #[must_use]
     pub fn no_resource() -> Self {
         Self::plain(404, "NotFound", "the server could not find the requested resource")
     }
 
     /// The path exists but not with this verb.
-    #[must_use]
     pub fn method_not_allowed() -> Self {
         Self::plain(
             405,
@@ -140,7 +134,6 @@ impl Refusal {
     }
 
     /// Validation of something that is not an object of a kind.
-    #[must_use]
     pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: Causes) -> Self {
         let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         let texts: Vec<String> =
@@ -158,13 +151,11 @@ impl Refusal {
     }
 
     /// The revision asked for is compacted.
-    #[must_use]
     pub fn expired(message: impl Into<String>) -> Self {
         Self::plain(410, "Expired", message)
     }
 
     /// The revision asked for does not exist yet.
-    #[must_use]
     pub fn revision_too_large(asked: u64, current: u64) -> Self {
         let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
         let mut refusal = Self::plain(504, "Timeout", message);
@@ -199,25 +190,21 @@ impl Refusal {
     }
 
     /// HTTP status code.
-    #[must_use]
     pub fn code(&self) -> u16 {
         self.0.code
     }
 
     /// Machine-readable reason.
-    #[must_use]
     pub fn reason(&self) -> &'static str {
         self.0.reason
     }
 
     /// Seconds for the Retry-After header.
-    #[must_use]
     pub fn retry_after(&self) -> Option<u32> {
         self.0.retry_after
     }
 
     /// The `Status` body.
-    #[must_use]
     pub fn body(&self) -> Value {
         let body = &self.0;
         let mut details = serde_json::Map::new();
@@ -261,7 +248,6 @@ impl Refusal {
 }
 
 /// The body of a success that has no object to show.
-#[must_use]
 pub fn success(details: Option<Value>) -> Value {
     let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
     if let Some(details) = details {

@@ -38,7 +38,6 @@ pub struct Object {
 
 impl Object {
     /// An object as it is, or was, at a revision.
-    #[must_use]
     pub fn at(mut value: Value, revision: u64) -> Arc<Self> {
         json::set(&mut value, "/metadata/resourceVersion", revision.to_string());
         Arc::new(Self { revision, value, encoded: OnceLock::new() })
@@ -106,7 +105,6 @@ pub struct SharedStore(Arc<Mutex<Store>>);
 
 impl SharedStore {
     /// Shares them.
-    #[must_use]
     pub fn new(store: Store) -> Self {
         Self(Arc::new(Mutex::new(store)))
     }
@@ -128,7 +126,6 @@ pub struct Store {
 
 impl Store {
     /// An empty store that remembers so many changes per kind.
-    #[must_use]
     pub fn new(log_capacity: usize) -> Self {
         let table = |kind: &&'static Kind| {
             let table = Table {
@@ -143,7 +140,6 @@ impl Store {
     }
 
     /// The revision of the last write.
-    #[must_use]
     pub fn revision(&self) -> u64 {
         *self.revision.borrow()
     }
@@ -157,7 +153,6 @@ impl Store {
     }
 
     /// An object.
-    #[must_use]
     pub fn get(&self, kind: &Kind, key: &str) -> Option<Arc<Object>> {
         self.table(kind)?.objects.get(key).cloned()
     }
@@ -270,19 +265,16 @@ impl Store {
     }
 
     /// Wakes when something of the kind changes.
-    #[must_use]
     pub fn subscribe(&self, kind: &Kind) -> Option<watch::Receiver<u64>> {
         self.table(kind).map(|table| table.changed.subscribe())
     }
 
     /// Tells the revision of every write, of any kind.
-    #[must_use]
     pub fn subscribe_revision(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
     }
 
     /// All objects as they are now.
-    #[must_use]
     pub fn backup(&self) -> Backup {
         let objects = self.tables.iter().map(|(kind, table)| (*kind, table.objects.clone())).collect();
         Backup { revision: self.revision(), objects }

@@ -19,7 +19,6 @@ const LABEL_LENGTH: usize = 63;
 const ANNOTATIONS_SIZE: usize = 256 << 10;
 
 /// A DNS label (RFC 1123).
-#[must_use]
 pub fn is_label(text: &str) -> bool {
     let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     (1..=LABEL_LENGTH).contains(&text.len())
@@ -29,7 +28,6 @@ pub fn is_label(text: &str) -> bool {
 }
 
 /// A DNS subdomain (RFC 1123); its parts may be longer than labels.
-#[must_use]
 pub fn is_subdomain(text: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty()
@@ -41,7 +39,6 @@ pub fn is_subdomain(text: &str) -> bool {
 }
 
 /// The part of a qualified name after the slash, and a label's value when it is not empty.
-#[must_use]
 pub fn is_name_part(text: &str) -> bool {
     let is_end = |c: char| c.is_ascii_alphanumeric();
     (1..=LABEL_LENGTH).contains(&text.len())
@@ -51,7 +48,6 @@ pub fn is_name_part(text: &str) -> bool {
 }
 
 /// `name` or `prefix/name`.
-#[must_use]
 pub fn is_qualified_name(text: &str) -> bool {
     match text.split_once('/') {
         Some((prefix, name)) => is_subdomain(prefix) && is_name_part(name),
@@ -60,7 +56,6 @@ pub fn is_qualified_name(text: &str) -> bool {
 }
 
 /// A finalizer: one of the standard ones, or a qualified name with a prefix.
-#[must_use]
 pub fn is_finalizer(text: &str) -> bool {
     STANDARD_FINALIZERS.contains(&text) || (text.contains('/') && is_qualified_name(text))
 }
@@ -104,7 +99,6 @@ pub fn metadata(kind: &Kind, object: &Value, causes: &mut Causes) {
 }
 
 /// Whether a name can be one of the kind.
-#[must_use]
 pub fn is_valid_name(rule: NameRule, name: &str) -> bool {
     match rule {
         NameRule::Subdomain => is_subdomain(name),

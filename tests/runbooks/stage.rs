@@ -356,8 +356,9 @@ fn answered(client: Client, otherwise: Otherwise) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
         let line = format!("{} {}", request.method(), request.uri().path());
         let otherwise = otherwise.lock().unwrap();
-        let answering = otherwise.iter().filter(|(part, _)| line.contains(part.as_str())).map(|(_, it)| *it);
-        let answering = answering.last().unwrap_or(Answering::Answered);
+        let mut answering =
+            otherwise.iter().filter(|(part, _)| line.contains(part.as_str())).map(|(_, it)| *it);
+        let answering = answering.next_back().unwrap_or(Answering::Answered);
         let client = client.clone();
         async move {
             let (status, reason) = match answering {

@@ -18,20 +18,17 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(4);
 
 /// How long to leave an object alone after so many failures in a row (S40). `jitter` in 0..=1 shortens
 /// the pause by up to a quarter, so that objects that failed together do not come back together.
-#[must_use]
 pub fn retry_pause(failures: u32, jitter: f64) -> Duration {
     doubled(failures, LONGEST_RETRY, jitter)
 }
 
 /// How long a write stands at least that was undone so many times in a row.
-#[must_use]
 pub fn undone_pause(times: u32, jitter: f64) -> Duration {
     doubled(times, LONGEST_UNDONE, jitter)
 }
 
 /// How long to wait after so many requests in a row about an object that were not answered. That says
 /// nothing about the object, so it is shorter than [`retry_pause`] in the long run.
-#[must_use]
 pub fn silence_pause(silences: u32, jitter: f64) -> Duration {
     doubled(silences, LONGEST_SILENCE, jitter)
 }

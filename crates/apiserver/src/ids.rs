@@ -20,13 +20,11 @@ macro_rules! text_id {
 
         impl $name {
             /// Whether the text is empty, which the API uses for "not set".
-            #[must_use]
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()
             }
 
             /// The name as the one copy of its text, for names that objects refer to each other by.
-            #[must_use]
             pub fn shared(text: &str) -> Self {
                 Self(text::share(text))
             }
@@ -75,7 +73,6 @@ enum UidText {
 
 impl Uid {
     /// Whether the text is empty, which the API uses for "not set".
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         matches!(&self.0, UidText::Other(text) if text.is_empty())
     }
@@ -133,7 +130,6 @@ pub struct NamespacedName {
 
 impl NamespacedName {
     /// Puts the two parts together.
-    #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: ArcStr::from(namespace), name: ArcStr::from(name) }
     }
@@ -147,19 +143,16 @@ macro_rules! namespaced_id {
 
         impl $name {
             /// Puts namespace and name together.
-            #[must_use]
             pub fn new(namespace: &str, name: &str) -> Self {
                 Self(NamespacedName::new(namespace, name))
             }
 
             /// Namespace.
-            #[must_use]
             pub fn namespace(&self) -> &str {
                 &self.0.namespace
             }
 
             /// Name inside the namespace.
-            #[must_use]
             pub fn name(&self) -> &str {
                 &self.0.name
             }

@@ -49,7 +49,6 @@ pub struct Leadership {
 
 impl Leadership {
     /// No term yet.
-    #[must_use]
     pub fn new(term: Term) -> Self {
         Self {
             term: Arc::new(watch::Sender::new((term, Suspended::until_now()))),
@@ -75,7 +74,6 @@ impl Leadership {
     }
 
     /// How long the machine has been suspended since it started.
-    #[must_use]
     pub(crate) fn suspended(&self) -> Suspended {
         (self.suspended)()
     }
@@ -91,7 +89,6 @@ impl Leadership {
     }
 
     /// The term as it stands.
-    #[must_use]
     pub fn term(&self) -> Term {
         let (term, suspended) = *self.term.borrow();
         match term {
@@ -101,19 +98,16 @@ impl Leadership {
     }
 
     /// How long after the end of a term no other process leads yet.
-    #[must_use]
     pub fn reserve(&self) -> Duration {
         self.reserve
     }
 
     /// Tells of each beginning, extension and end of the term.
-    #[must_use]
     pub fn terms(&self) -> Terms {
         Terms(self.term.subscribe())
     }
 
     /// Whether a write may be sent now.
-    #[must_use]
     pub fn may_write(&self, now: Instant) -> bool {
         match self.term() {
             Term::None => false,
@@ -139,14 +133,12 @@ impl Leadership {
     }
 
     /// A write that is about to be sent.
-    #[must_use]
     pub(crate) fn landing(&self) -> Landing {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         Landing { leadership: self.clone(), number }
     }
 
     /// Until when a write that was sent may still be carried out; `None` if there is no such write.
-    #[must_use]
     pub fn unsettled(&self, now: Instant) -> Option<Instant> {
         self.landings.borrow().values().copied().max().filter(|until| *until > now)
     }

@@ -55,13 +55,11 @@ const TICK: Duration = Duration::from_micros(1);
 
 impl Timing {
     /// How long after the end of a term a write of it may still be carried out.
-    #[must_use]
     pub fn reserve(&self) -> Duration {
         self.lease_duration.saturating_sub(self.renew_deadline).saturating_sub(MARGIN)
     }
 
     /// How long the server may take over a write, as long as the lease is renewed as it should be.
-    #[must_use]
     pub fn longest_write(&self) -> Duration {
         let renewed = self.retry_period + LATE_RENEWAL;
         self.lease_duration.saturating_sub(MARGIN).saturating_sub(renewed)
@@ -70,26 +68,22 @@ impl Timing {
     /// How long one request for the lease may take.
     ///
     /// client-go: tools/leaderelection/resourcelock/interface.go, NewFromKubeconfig.
-    #[must_use]
     pub fn request_timeout(&self) -> Duration {
         (self.renew_deadline / 2).max(Duration::from_secs(1))
     }
 
     /// How long the lease is kept for writes whose outcome is not known, when it is to be given up: after that it is
     /// not far from its expiry.
-    #[must_use]
     pub(crate) fn settling(&self) -> Duration {
         self.lease_duration / 3
     }
 
     /// How long giving up the lease may take in all: [`Timing::settling`], and a request.
-    #[must_use]
     pub fn giving_up(&self) -> Duration {
         self.settling() + self.request_timeout()
     }
 
     /// What the renew deadline has to exceed for one failed attempt not to end a term.
-    #[must_use]
     pub fn longest_pause(&self) -> Duration {
         self.retry_period.mul_f64(JITTER_FACTOR)
     }
@@ -131,7 +125,6 @@ pub struct Observed {
 
 impl Observed {
     /// Takes what was read (or what the answer to a write showed) at `now`.
-    #[must_use]
     pub fn update(previous: Option<&Self>, object: Option<Value>, now: Instant) -> Self {
         let unchanged = previous.filter(|previous| spec(previous.object.as_ref()) == spec(object.as_ref()));
         let changed = unchanged.map_or(now, |previous| previous.changed);
@@ -143,7 +136,6 @@ impl Observed {
     }
 
     /// Whether there is no lease.
-    #[must_use]
     pub(crate) fn is_absent(&self) -> bool {
         self.object.is_none()
     }
@@ -161,20 +153,17 @@ impl Observed {
     }
 
     /// Who holds the lease; empty without a holder.
-    #[must_use]
     pub fn holder(&self) -> &str {
         self.field("holderIdentity").and_then(Value::as_str).unwrap_or_default()
     }
 
     /// The revision of the object.
-    #[must_use]
     pub fn revision(&self) -> Option<u64> {
         self.object.as_ref()?.pointer("/metadata/resourceVersion")?.as_str()?.parse().ok()
     }
 
     /// From when on no process can believe that it leads. The holder's own record says for how long it may,
     /// within the range of the field; less than our own does not count, for a person may have written that.
-    #[must_use]
     pub(crate) fn free_at(&self, timing: &Timing) -> Instant {
         if self.is_given_up() {
             return self.changed;
@@ -184,7 +173,6 @@ impl Observed {
 
     /// How long nothing destructive is to be done, by the note on the lease, unless it is one's own: rounded up and
     /// read again and again it would never end.
-    #[must_use]
     pub(crate) fn grace_for(&self, identity: &str) -> Option<Duration> {
         if self.note(note::RESTORE_GRACE_BY) == Some(identity) {
             return None;
@@ -194,14 +182,12 @@ impl Observed {
     }
 
     /// Whether the holder looks for a successor, and none has answered yet.
-    #[must_use]
     pub(crate) fn seeks_successor(&self) -> bool {
         let sought_by = self.note(note::SUCCESSOR_SOUGHT);
         sought_by.is_some_and(|name| !name.is_empty() && name == self.holder()) && self.successor().is_none()
     }
 
     /// Who would lead in the holder's place.
-    #[must_use]
     pub fn successor(&self) -> Option<&str> {
         self.note(note::SUCCESSOR)
     }
@@ -210,7 +196,6 @@ impl Observed {
     /// it was told: how often the lease had changed hands. What is of an earlier term, or was written by hand, is not
     /// believed: another program may have led since, which tells nothing. Nor is what is old by our own clock: a backup of
     /// etcd may have brought it back, and who knows what came and went since.
-    #[must_use]
     pub fn told(&self, annotation: &str, wall: Timestamp) -> Option<&str> {
         let (term, text) = self.note(annotation)?.split_once(' ')?;
         let renewed: Timestamp = self.renewed()?.parse().ok()?;
@@ -219,7 +204,6 @@ impl Observed {
     }
 
     /// Whether something is told that is not believed.
-    #[must_use]
     pub(crate) fn is_told_in_vain(&self, annotation: &str, wall: Timestamp) -> bool {
         self.note(annotation).is_some() && self.told(annotation, wall).is_none()
     }
@@ -258,7 +242,6 @@ pub enum Fitness {
 
 impl Fitness {
     /// In one word, for metrics.
-    #[must_use]
     pub fn label(self) -> &'static str {
         self.into()
     }
@@ -291,7 +274,6 @@ pub enum Action {
 /// by hand, is as good as held for a whole lease: its last holder leads on until it next renews, and a write of it that is
 /// under way may land until the lease would have ended (S37). That costs the first start in a cluster, which lists
 /// meanwhile, and no other: a lease that was given up stays.
-#[must_use]
 pub(crate) fn evaluate(
     observed: &Observed,
     now: Instant,
@@ -316,7 +298,6 @@ pub(crate) fn evaluate(
 }
 
 /// A Lease to create.
-#[must_use]
 pub fn creation(
     namespace: &str,
     name: &str,
@@ -342,7 +323,6 @@ pub fn creation(
 }
 
 /// The observed Lease, renewed or taken. `None` when there is no object to change.
-#[must_use]
 pub fn renewal(
     observed: &Observed,
     identity: &str,
@@ -371,7 +351,6 @@ pub fn renewal(
 
 /// The spec of a Lease that was given up. In a cluster that no process has led yet, such a Lease is won at once; where
 /// there is none, it may have been deleted under a leader.
-#[must_use]
 pub fn given_up() -> Value {
     json!({ "holderIdentity": "", "leaseDurationSeconds": GIVEN_UP.as_secs() })
 }
@@ -380,7 +359,6 @@ pub fn given_up() -> Value {
 ///
 /// client-go: tools/leaderelection/leaderelection.go, release. The server refuses a duration of
 /// zero, hence one second.
-#[must_use]
 pub fn released(observed: &Observed, identity: &str, notes: Notes, wall: Timestamp) -> Option<Value> {
     if observed.holder() != identity {
         return None;
@@ -396,7 +374,6 @@ pub fn released(observed: &Observed, identity: &str, notes: Notes, wall: Timesta
 }
 
 /// The observed Lease of another holder with our answer to its question for a successor.
-#[must_use]
 pub fn answered(observed: &Observed, identity: &str) -> Option<Value> {
     let mut object = observed.object.clone()?;
     write_note(&mut object, note::SUCCESSOR, Some(identity.to_owned()));
@@ -405,7 +382,6 @@ pub fn answered(observed: &Observed, identity: &str) -> Option<Value> {
 
 /// The observed Lease with what is left of a grace that its holder may know nothing of. `None` if it says so
 /// already.
-#[must_use]
 pub fn warned(observed: &Observed, identity: &str, grace: Duration) -> Option<Value> {
     if observed.note(note::RESTORE_GRACE).is_some() {
         return None;

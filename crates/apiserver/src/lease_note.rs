@@ -18,13 +18,11 @@ pub struct LeaseNote {
 
 impl LeaseNote {
     /// A note in this annotation of the lease.
-    #[must_use]
     pub fn new(annotation: &'static str) -> Self {
         Self { annotation, ..Self::default() }
     }
 
     /// Where it is kept.
-    #[must_use]
     pub fn annotation(&self) -> &'static str {
         self.annotation
     }
@@ -35,7 +33,6 @@ impl LeaseNote {
     }
 
     /// What this process says; `None` as long as it has not led.
-    #[must_use]
     pub fn own(&self) -> Option<Arc<str>> {
         self.own.borrow().clone()
     }
@@ -46,7 +43,6 @@ impl LeaseNote {
     }
 
     /// What the leader of the term before said last.
-    #[must_use]
     pub fn left(&self) -> Option<Arc<str>> {
         self.left.borrow().clone()
     }

@@ -35,7 +35,6 @@ pub mod wire;
 
 /// An error with its causes, on one line. A cause that its error already quotes is not repeated. What the API
 /// server said is `<code> <reason>: <message>`, without the rest of its `Status`.
-#[must_use]
 pub fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     if let Some(kube::Error::Api(status)) = error.downcast_ref() {
         return call::answer::told(status.code, &status.reason, &status.message);

@@ -24,7 +24,6 @@ impl Progress {
     }
 
     /// When the last step was done; for none, when this was made.
-    #[must_use]
     pub fn last(&self) -> Instant {
         *self.0.borrow()
     }

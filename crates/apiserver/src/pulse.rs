@@ -39,7 +39,6 @@ impl Pulse {
     }
 
     /// When the last beat was.
-    #[must_use]
     pub fn last(&self) -> Instant {
         *self.0.borrow()
     }

@@ -32,7 +32,6 @@ impl RestoreGrace {
     }
 
     /// Tells when this process sees a restore, from now on.
-    #[must_use]
     pub fn seen(&self) -> watch::Receiver<u64> {
         self.seen.subscribe()
     }
@@ -51,7 +50,6 @@ impl RestoreGrace {
     }
 
     /// What is left of the grace; `None` when there is none.
-    #[must_use]
     pub fn left(&self, now: Instant) -> Option<Duration> {
         let until = (*self.until.borrow())?;
         (until > now).then(|| until - now)
@@ -59,14 +57,12 @@ impl RestoreGrace {
 
     /// What is left of it after a restore that this process saw itself. Only that is told to others unasked: what
     /// was inherited they know, and hearing it again each would begin anew what ends for the other.
-    #[must_use]
     pub(crate) fn witnessed(&self, now: Instant) -> Option<Duration> {
         let until = (*self.witnessed.borrow())?;
         (until > now).then(|| until - now)
     }
 
     /// Tells of each new end of the grace.
-    #[must_use]
     pub fn changes(&self) -> watch::Receiver<Option<Instant>> {
         self.until.subscribe()
     }

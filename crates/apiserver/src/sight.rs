@@ -25,13 +25,11 @@ impl Sight {
     }
 
     /// Since when this replica has been blind.
-    #[must_use]
     pub fn blind_since(&self) -> Option<Instant> {
         *self.blind_since.borrow()
     }
 
     /// Whether it has been blind for so long that another would do better.
-    #[must_use]
     pub(crate) fn needs_successor(&self, now: Instant) -> bool {
         self.blind_since().is_some_and(|since| now >= since + LONGEST_BLINDNESS)
     }

@@ -22,7 +22,6 @@ pub struct Suspended {
 
 impl Suspended {
     /// Until now.
-    #[must_use]
     pub(crate) fn until_now() -> Self {
         let before = duration(clock_gettime(ClockId::Monotonic));
         let whole = duration(clock_gettime(ClockId::Boottime));
@@ -38,7 +37,6 @@ impl Suspended {
     }
 
     /// Whether the machine was suspended since that was found.
-    #[must_use]
     pub(crate) fn is_more_than(self, earlier: Self) -> bool {
         self.at_least > earlier.at_most + TOLERANCE
     }

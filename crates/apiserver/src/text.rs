@@ -108,7 +108,6 @@ pub(crate) fn is_kept(text: &str) -> bool {
 }
 
 /// The one copy of a text that is likely to repeat.
-#[must_use]
 pub fn share(text: &str) -> ArcStr {
     TEXTS.share(text, |text| text.into())
 }
@@ -125,7 +124,6 @@ macro_rules! text_type {
 
         impl $name {
             /// The text itself.
-            #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
             }

@@ -58,7 +58,6 @@ impl Unfenced {
     }
 
     /// Whether the fence was in force when it was last looked at.
-    #[must_use]
     pub fn is_in_force(&self) -> bool {
         self.0.lock().is_in_force
     }
@@ -74,13 +73,11 @@ impl Unfenced {
     }
 
     /// Until when nothing is taken away; `None` if there is no cause.
-    #[must_use]
     pub fn until(&self, now: Instant) -> Option<Instant> {
         self.0.lock().lost.filter(|until| *until > now)
     }
 
     /// Why nothing new is begun; `None` if there is no cause.
-    #[must_use]
     pub fn begins_nothing(&self, now: Instant) -> Option<Unbegun> {
         let limits = self.0.lock();
         let settles = limits.settles.filter(|until| *until > now).map(Unbegun::Settling);
@@ -88,7 +85,6 @@ impl Unfenced {
     }
 
     /// When to ask again: it may be over earlier than it was to last.
-    #[must_use]
     pub fn look_again(&self, now: Instant) -> Option<Instant> {
         let begins = self.begins_nothing(now).map(|why| match why {
             Unbegun::Settling(until) => until,

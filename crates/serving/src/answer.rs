@@ -17,14 +17,12 @@ pub struct Answer {
 
 impl Answer {
     /// An answer in plain text.
-    #[must_use]
     pub fn text(status: StatusCode, body: String) -> Self {
         Self { status, content_type: "text/plain; charset=utf-8", body }
     }
 
     /// A JSON document, in the form that takes the least memory: its readers have `jq`. It is made while it is
     /// written, so a page of many rows holds one of them at a time beside its text.
-    #[must_use]
     pub fn json(document: &impl Serialize) -> Self {
         match serde_json::to_string(document) {
             Ok(mut body) => {

@@ -47,7 +47,6 @@ pub enum Denial {
 
 impl Denial {
     /// Its status and what to tell the client, which is not why the API server could not be asked.
-    #[must_use]
     pub fn told(&self, verb: &str, path: &str) -> (StatusCode, String) {
         match self {
             Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "Unauthorized\n".to_owned()),
@@ -102,7 +101,6 @@ impl DelegatedAuth {
     }
 
     /// Whether there is a file to read again.
-    #[must_use]
     pub(crate) fn is_in_file(&self) -> bool {
         self.certificates.is_in_file()
     }
@@ -116,7 +114,6 @@ impl DelegatedAuth {
     }
 
     /// Whether a request shows anything to be known by.
-    #[must_use]
     pub(crate) fn has_credentials(peer: &TlsPeer, headers: &HeaderMap) -> bool {
         peer.has_certificates() || bearer(headers).is_some()
     }

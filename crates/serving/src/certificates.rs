@@ -97,7 +97,6 @@ impl OwnCertificate {
     }
 
     /// Whether there is something to read again.
-    #[must_use]
     pub(crate) fn is_in_files(&self) -> bool {
         self.files.is_some()
     }
@@ -119,13 +118,11 @@ impl OwnCertificate {
     }
 
     /// When the certificate in use expires, in seconds since 1970.
-    #[must_use]
     pub fn expiry(&self) -> Option<i64> {
         expiry(self.current().cert.first()?)
     }
 
     /// The certificate in use.
-    #[must_use]
     pub fn current(&self) -> Arc<CertifiedKey> {
         Arc::clone(&self.current.read())
     }
@@ -151,7 +148,6 @@ pub(crate) fn parse_bundle(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
 }
 
 /// When the first certificate of a PEM file expires, in seconds since 1970.
-#[must_use]
 pub fn expiry_of_pem(pem: &[u8]) -> Option<i64> {
     expiry(parse_bundle(pem).ok()?.first()?)
 }

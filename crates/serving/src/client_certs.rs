@@ -39,7 +39,6 @@ pub struct TlsPeer {
 
 impl TlsPeer {
     /// A peer with the certificates that it has shown, its own first; it holds the key.
-    #[must_use]
     pub fn new(address: IpAddr, certificates: Arc<[CertificateDer<'static>]>) -> Self {
         let mut digest = Sha256::new();
         for certificate in certificates.iter() {
@@ -51,7 +50,6 @@ impl TlsPeer {
     }
 
     /// Whether it has shown any.
-    #[must_use]
     pub(crate) fn has_certificates(&self) -> bool {
         !self.certificates.is_empty()
     }

@@ -43,13 +43,11 @@ pub struct Gate {
 
 impl Gate {
     /// A gate before these pages.
-    #[must_use]
     pub fn new(router: Router, auth: DelegatedAuth, options: Options, measures: Measures) -> Self {
         Self { router, auth: Arc::new(auth), options, measures }
     }
 
     /// The pages behind it, for who is in the same process.
-    #[must_use]
     pub fn router(&self) -> &Router {
         &self.router
     }

@@ -39,7 +39,6 @@ pub struct Check {
 
 impl Check {
     /// A check that runs the given function each time.
-    #[must_use]
     pub fn new(name: impl Into<String>, find: impl Fn() -> Finding + Send + Sync + 'static) -> Self {
         Self { name: name.into(), find: Box::new(find) }
     }
@@ -69,7 +68,6 @@ impl Query {
 }
 
 /// Whether a query asks for a line per check.
-#[must_use]
 pub(crate) fn is_verbose(query: Option<&str>) -> bool {
     let query = query.filter(|query| query.len() <= MAX_QUERY);
     query.is_some_and(|query| Query::parse(query).verbose)
@@ -85,7 +83,6 @@ pub struct Checks {
 
 impl Checks {
     /// The checks of the endpoint with the given name, such as `readyz`.
-    #[must_use]
     pub fn new(endpoint: &'static str, checks: Vec<Check>) -> Self {
         Self { endpoint, all: checks, slis: None }
     }
@@ -107,7 +104,6 @@ impl Checks {
     /// Runs the checks and answers.
     ///
     /// Format: apiserver's server/healthz/healthz.go, handleRootHealth.
-    #[must_use]
     pub fn answer(&self, query: Option<&str>, audience: Audience) -> Answer {
         let query = query.unwrap_or_default();
         if query.len() > MAX_QUERY {

@@ -20,7 +20,6 @@ pub enum Review {
 
 impl Review {
     /// As in the log.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }

@@ -68,7 +68,6 @@ pub struct Options {
 impl Options {
     /// Whether a path is for all clients.
     // apiserver: pkg/authorization/path/path.go, NewAuthorizer.
-    #[must_use]
     pub fn is_open(&self, path: &str) -> bool {
         let path = without_slash(path);
         self.always_allow_paths.iter().any(|open| {

@@ -70,7 +70,6 @@ pub struct Reviewer {
 
 impl Reviewer {
     /// Asks with this client.
-    #[must_use]
     pub fn new(client: Client, measures: Measures) -> Self {
         let rate = RateLimiter::builder()
             .initial(BURST)

@@ -37,7 +37,6 @@ impl Slis {
     }
 
     /// Where they are registered.
-    #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }

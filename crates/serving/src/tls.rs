@@ -37,7 +37,6 @@ static TLS12_AND_13: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 static TLS13_ALONE: [&SupportedProtocolVersion; 1] = [&TLS13];
 
 /// Names of the cipher suites there are, as `--tls-cipher-suites` has them. Go's and the standard's are the same.
-#[must_use]
 pub fn cipher_suites() -> Vec<String> {
     let names = ring::ALL_CIPHER_SUITES.iter().map(|suite| match format!("{:?}", suite.suite()) {
         name if name.starts_with("TLS13_") => name.replacen("TLS13_", "TLS_", 1),
@@ -177,13 +176,11 @@ impl Authorities {
     }
 
     /// Changes with the authorities.
-    #[must_use]
     pub fn generation(&self) -> u64 {
         self.0.read().generation
     }
 
     /// Who shows this chain, if one of the authorities vouches for it now. Takes a millisecond and more.
-    #[must_use]
     pub fn user(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Option<User> {
         let (own, between) = chain.split_first()?;
         let verifier = self.0.read().verifier.clone()?;

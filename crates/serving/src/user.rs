@@ -49,7 +49,6 @@ pub struct User {
 impl User {
     /// The user that a client certificate names: common name, organizations, UID and fingerprint.
     // apiserver: pkg/authentication/request/x509/x509.go, CommonNameUserConversion.
-    #[must_use]
     pub(crate) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Self> {
         let fingerprint = format!("X509SHA256={:x}", Sha256::digest(certificate));
         let certificate = Certificate::from_der(certificate).ok()?;
@@ -81,7 +80,6 @@ impl User {
 
     /// The same, as a member of the group of all who have shown who they are.
     // apiserver: pkg/authentication/group/authenticated_group_adder.go.
-    #[must_use]
     pub fn authenticated(mut self) -> Self {
         let is_told = self.groups.iter().any(|group| group == AUTHENTICATED || group == UNAUTHENTICATED);
         if self.username != ANONYMOUS && !is_told {
@@ -92,7 +90,6 @@ impl User {
 
     /// Whether nothing has to be asked about it.
     // apiserver: pkg/server/options/authorization.go, AlwaysAllowGroups.
-    #[must_use]
     pub(crate) fn may_everything(&self) -> bool {
         self.groups.iter().any(|group| group == MASTERS)
     }

@@ -31,7 +31,6 @@ pub struct Component {
 static STARTED: LazyLock<Timestamp> = LazyLock::new(Timestamp::now);
 
 /// Adds the pages, the last of all: one of them lists the others.
-#[must_use]
 pub fn add(router: Router, what: Component, flags: BTreeMap<String, String>, settings: Value) -> Router {
     let started = *STARTED;
     let router = router

@@ -57,7 +57,6 @@ impl Contention {
 impl Exclusive {
     /// Of a volume that may be on one node only, as some say who need or have it; `None` if no pod needs it. On the
     /// `unreadable` nodes nothing is done about it.
-    #[must_use]
     pub fn of(
         volume: &VolumeId,
         desired_nodes: Option<&LiteMap<NodeName, DesiredAttachment>>,

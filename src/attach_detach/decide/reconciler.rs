@@ -57,7 +57,6 @@ pub struct VolumeView<'a> {
 }
 
 /// Judges the nodes of the volume.
-#[must_use]
 pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdict> {
     let absent = NodeVolume::default();
     let state = view.actual.volume(view.volume);

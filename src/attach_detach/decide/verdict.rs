@@ -300,7 +300,6 @@ impl Waiting {
     ];
 
     /// The reason code (user-experience §3), also in metrics and logs.
-    #[must_use]
     pub fn code(&self) -> &'static str {
         self.into()
     }

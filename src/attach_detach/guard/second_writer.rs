@@ -35,7 +35,6 @@ pub enum ActTarget {
 
 impl ActTarget {
     /// The node on which it tells of something.
-    #[must_use]
     pub fn node(&self) -> &NodeName {
         match self {
             Self::Node(name) | Self::Attachment(name, _) => name,

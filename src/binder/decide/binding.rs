@@ -58,7 +58,6 @@ pub fn next_write(
 
 /// The first write that undoes a bind the claim has not followed (pv-binder §5.3). A reservation by
 /// name that a user made stays (S26).
-#[must_use]
 pub fn undo(volume: &PersistentVolume) -> Write {
     let by_us = annotations::has(&volume.metadata, BOUND_BY_CONTROLLER);
     patches::unreserve_volume(volume, by_us)
@@ -94,7 +93,6 @@ pub fn bound_status(
 }
 
 /// What a claim without a volume has to show, if it does not yet.
-#[must_use]
 pub fn unbound_status(claim: &PersistentVolumeClaim, phase: ClaimPhase) -> Option<StatusChange> {
     let status = &claim.status;
     let has = [

@@ -38,7 +38,6 @@ use crate::binder::{
 
 /// What to do about a claim as things are.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncClaim.
-#[must_use]
 pub fn sync_claim(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
     if let Some(write) = upkeep::of_claim(claim, state) {
         return Decision::step(ClaimReason::Annotating, Call::Write(write));

@@ -43,14 +43,12 @@ impl<Reason> Decision<Reason> {
     }
 
     /// Something to tell the user.
-    #[must_use]
     pub fn telling(mut self, event: Event) -> Self {
         self.events.push(event);
         self
     }
 
     /// A write to make as well, if there is one.
-    #[must_use]
     pub fn writing(mut self, write: Option<Write>) -> Self {
         self.step = write.map(Call::Write);
         self

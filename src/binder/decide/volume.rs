@@ -32,7 +32,6 @@ use crate::binder::{
 
 /// What to do about a volume as things are.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller.go, syncVolume.
-#[must_use]
 pub fn sync_volume(volume: &PersistentVolume, state: &State) -> VolumeDecision {
     if let Some(write) = upkeep::of_volume(volume, state) {
         return Decision::step(VolumeReason::Annotating, Call::Write(write));

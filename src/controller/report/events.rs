@@ -248,7 +248,6 @@ impl<K: Ord + Clone> RecordedEvents<K> {
     }
 
     /// When the next event is recorded again.
-    #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         let lost = self.lost.front().map(|(at, _)| *at);
         self.due.first().map(|(at, _)| *at).into_iter().chain(lost).min()

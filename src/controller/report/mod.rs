@@ -56,13 +56,11 @@ pub struct Report<K, R> {
 
 impl<K, R> Report<K, R> {
     /// That a key stands there, and no more.
-    #[must_use]
     pub fn of(key: K, reason: R) -> Self {
         Self { reason: Some(reason), ..Self::gone(key) }
     }
 
     /// That a key is gone.
-    #[must_use]
     pub fn gone(key: K) -> Self {
         let (reason, next, revision, from, other) = (None, None, None, None, None);
         Self { key, reason, next, attempt: 1, revision, from, other, is_decision: false }

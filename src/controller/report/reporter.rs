@@ -66,7 +66,6 @@ impl<K: ReportKey, R: Reason> Reporter<K, R> {
     }
 
     /// Where the keys stand.
-    #[must_use]
     pub fn board(&self) -> Arc<Board<K, R>> {
         Arc::clone(&self.board)
     }

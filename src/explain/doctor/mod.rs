@@ -38,7 +38,6 @@ const THERE: [(&str, &str); 3] = [
 ];
 
 /// Looks at everything that was read; of one namespace, tells what something of it suffers from.
-#[must_use]
 pub fn doctor(snapshot: &Snapshot, of: Option<&str>) -> Findings {
     let view = View::of_all(snapshot);
     let mut groups = Groups::new(snapshot.taken_at, of);

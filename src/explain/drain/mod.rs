@@ -47,7 +47,6 @@ pub enum DrainStage {
 
 impl DrainStage {
     /// For a table.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::InUse => "in use",
@@ -140,7 +139,6 @@ pub struct DrainView {
 }
 
 /// Looks at one node.
-#[must_use]
 pub fn drain(snapshot: &Snapshot, name: &NodeName, earlier: Option<&Snapshot>) -> DrainView {
     let view = View::new(snapshot);
     let node = get::<Node>(&view, name);

@@ -44,7 +44,6 @@ pub enum Question {
 }
 
 /// All reads that an answer needs, as far as that is known by now.
-#[must_use]
 pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
     if let Question::Object(subject) = question {
         return needed(subject, seen);

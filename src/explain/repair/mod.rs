@@ -60,7 +60,6 @@ pub struct Advice {
 }
 
 /// Whether, and how, something is repaired.
-#[must_use]
 pub fn repair(snapshot: &Snapshot, what: &Repair) -> Advice {
     let mut proof = Proof::default();
     let (asked, proposal) = match what {

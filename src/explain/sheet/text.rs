@@ -41,7 +41,6 @@ const INDENT: usize = 6;
 const LEAST: usize = 24;
 
 /// Prints an answer.
-#[must_use]
 pub fn text(answer: &impl Printed, style: Style) -> String {
     print(&answer.sheet(style.wide), style)
 }

@@ -33,7 +33,6 @@ pub(super) fn name(object: &Value) -> String {
 }
 
 /// A command to be copied: words that a shell would take apart are quoted.
-#[must_use]
 pub fn command(words: &[String]) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=:,@%+".contains(letter);
     let quoted = words.iter().map(|word| {
@@ -53,7 +52,6 @@ pub(in crate::explain) fn is_deceiving(letter: char) -> bool {
 }
 
 /// Text of strangers without what steers a terminal.
-#[must_use]
 pub fn clean(text: &str) -> String {
     let shown = |letter: char| match letter {
         '\n' | '\t' | '\r' => ' ',

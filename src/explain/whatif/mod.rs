@@ -63,7 +63,6 @@ pub struct Consequences {
 }
 
 /// Tries a change.
-#[must_use]
 pub fn whatif(snapshot: &Snapshot, change: &WhatIfChange) -> Consequences {
     let (words, mut story) = match change {
         WhatIfChange::Bind(namespace, claim) => ("bind".to_owned(), bind::story(snapshot, namespace, claim)),

@@ -73,7 +73,6 @@ pub struct Attacher {
 
 impl Attacher {
     /// Starts serving a driver.
-    #[must_use]
     pub fn start(client: Client, driver: &str, behaviour: AttacherBehaviour) -> Self {
         let (sender, receiver) = watch::channel(behaviour);
         let task = tokio::spawn(run(client, driver.to_owned(), receiver));
@@ -81,7 +80,6 @@ impl Attacher {
     }
 
     /// What changes it from a task of its own.
-    #[must_use]
     pub fn handle(&self) -> Handle<AttacherBehaviour> {
         Handle(self.behaviour.clone())
     }

@@ -31,7 +31,6 @@ pub struct Collector {
 
 impl Collector {
     /// Starts collecting.
-    #[must_use]
     pub fn start(client: Client) -> Self {
         Self { task: tokio::spawn(run(client)) }
     }

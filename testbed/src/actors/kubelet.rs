@@ -55,14 +55,12 @@ pub struct Kubelets {
 
 impl Kubelets {
     /// Starts a kubelet for every node there is and will be.
-    #[must_use]
     pub fn start(client: Client, behaviour: KubeletBehaviour) -> Self {
         let (sender, receiver) = watch::channel(behaviour);
         Self { behaviour: sender, task: tokio::spawn(run(client, receiver)) }
     }
 
     /// What changes them from a task of its own.
-    #[must_use]
     pub fn handle(&self) -> Handle<KubeletBehaviour> {
         Handle(self.behaviour.clone())
     }
@@ -282,7 +280,6 @@ impl World {
 }
 
 /// The name by which the kubelet asks for a VolumeAttachment (attach-detach §7.1).
-#[must_use]
 pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     use sha2::{Digest, Sha256};
     let hash = Sha256::new().chain_update(handle).chain_update(driver).chain_update(node).finalize();

@@ -38,7 +38,6 @@ impl<K> Default for Mirror<K> {
 
 impl<K: Resource> Mirror<K> {
     /// One object.
-    #[must_use]
     pub fn get(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
         self.objects.get(&(namespace.to_owned(), name.to_owned()))
     }

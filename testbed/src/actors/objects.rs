@@ -50,7 +50,6 @@ pub fn is_terminating<K: Resource>(object: &K) -> bool {
 }
 
 /// Whether a node's kubelet says that it is well.
-#[must_use]
 pub fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")

@@ -51,7 +51,6 @@ pub struct PodGc {
 
 impl PodGc {
     /// Starts evicting and collecting.
-    #[must_use]
     pub fn start(client: Client, behaviour: PodGcBehaviour) -> Self {
         Self { task: tokio::spawn(run(client, behaviour)) }
     }

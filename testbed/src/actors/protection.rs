@@ -34,7 +34,6 @@ pub struct Protection {
 
 impl Protection {
     /// Starts letting go.
-    #[must_use]
     pub fn start(client: Client) -> Self {
         Self { task: tokio::spawn(run(client)) }
     }

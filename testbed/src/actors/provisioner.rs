@@ -55,7 +55,6 @@ pub struct Provisioner {
 
 impl Provisioner {
     /// Starts serving a driver.
-    #[must_use]
     pub fn start(client: Client, driver: &str, behaviour: ProvisionerBehaviour) -> Self {
         let (sender, receiver) = watch::channel(behaviour);
         let task = tokio::spawn(run(client, driver.to_owned(), receiver));

@@ -44,7 +44,6 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// Starts scheduling.
-    #[must_use]
     pub fn start(client: Client) -> Self {
         Self { task: tokio::spawn(run(client)) }
     }

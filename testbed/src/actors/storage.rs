@@ -52,7 +52,6 @@ impl Storage {
     }
 
     /// All so far, oldest first.
-    #[must_use]
     pub fn facts(&self) -> Vec<Fact> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -69,7 +69,6 @@ pub struct Workload {
 
 impl Workload {
     /// Starts filling seats in a namespace.
-    #[must_use]
     pub fn start(client: Client, namespace: &str, behaviour: WorkloadBehaviour) -> Self {
         let (sender, receiver) = watch::channel(behaviour);
         let task = tokio::spawn(run(client, namespace.to_owned(), receiver));
@@ -146,7 +145,6 @@ fn seat_of<K: Resource>(object: &K) -> Option<&str> {
 }
 
 /// Name of a seat's claim.
-#[must_use]
 pub fn claim_name(seat: &str) -> String {
     format!("data-{seat}")
 }

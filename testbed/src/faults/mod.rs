@@ -77,19 +77,16 @@ impl Faults {
     }
 
     /// All writes so far, in the order they arrived.
-    #[must_use]
     pub fn all_writes(&self) -> Vec<Write> {
         self.state().record.writes.clone()
     }
 
     /// Those to objects: without events and leases.
-    #[must_use]
     pub fn writes(&self) -> Vec<Write> {
         self.all_writes().into_iter().filter(|write| write.number.is_some()).collect()
     }
 
     /// How many writes to objects there were so far.
-    #[must_use]
     pub fn counted(&self) -> usize {
         self.state().record.counted
     }
@@ -139,7 +136,6 @@ impl Faults {
 
     /// Stops the world at the n-th write to an object: from then on no write gets through until
     /// [`Self::thaw`].
-    #[must_use]
     pub fn crash_at(&self, number: usize, point: CrashPoint) -> Caught {
         self.add(move |write| write.number == Some(number), Action::Crash(point))
     }
@@ -157,7 +153,6 @@ impl Faults {
     }
 
     /// Ends the storm, and returns how many faults it brought.
-    #[must_use]
     pub fn calm(&self) -> usize {
         self.state().weather.take().map_or(0, |weather| weather.faults())
     }
@@ -181,7 +176,6 @@ impl Faults {
     }
 
     /// What happens to watches.
-    #[must_use]
     pub fn watches(&self) -> &Watches {
         &self.shared.watches
     }

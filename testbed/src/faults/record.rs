@@ -21,7 +21,6 @@ pub struct Write {
 
 impl Write {
     /// Whether it is of this method and to a path that contains this text.
-    #[must_use]
     pub fn is(&self, method: &Method, path: &str) -> bool {
         self.method == *method && self.path.contains(path)
     }

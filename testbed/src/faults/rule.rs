@@ -48,7 +48,6 @@ pub struct Answer {
 
 impl Answer {
     /// A `Status` object as API servers send it.
-    #[must_use]
     pub fn refusal(status: StatusCode, reason: &str) -> Self {
         let body = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -181,7 +180,6 @@ impl Caught {
     }
 
     /// Whether the write has come already.
-    #[must_use]
     pub fn is_reached(&self) -> bool {
         self.0.reached.borrow().is_some()
     }

@@ -31,7 +31,6 @@ pub struct Storm {
 
 impl Storm {
     /// One that disturbs a third of all writes.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
@@ -44,7 +43,6 @@ impl Storm {
     }
 
     /// One in which nothing happens but that of a thousand writes so many are answered with an error.
-    #[must_use]
     pub fn of_errors(seed: u64, writes: u16) -> Self {
         Self { writes, reads: 0, only_errors: true, ..Self::new(seed) }
     }

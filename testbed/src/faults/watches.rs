@@ -90,7 +90,6 @@ impl Watches {
     }
 
     /// How many watches of a kind have begun.
-    #[must_use]
     pub fn begun(&self, plural: &str) -> usize {
         self.kinds().get(plural).map_or(0, |kind| *kind.begun.borrow())
     }

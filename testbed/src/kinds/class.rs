@@ -57,7 +57,6 @@ fn is_default(class: &Value) -> bool {
 }
 
 /// The class of claims that name none: of all marked ones the newest, then the first by name.
-#[must_use]
 pub fn default_class(classes: &[&Value]) -> Option<String> {
     let mut best: Option<(&str, &str)> = None;
     for class in classes.iter().filter(|class| is_default(class)) {

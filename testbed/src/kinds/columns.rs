@@ -21,13 +21,11 @@ pub struct Column {
 }
 
 /// A column that is always shown.
-#[must_use]
 pub const fn column(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Column {
     Column { name, kind: "string", priority: 0, cell }
 }
 
 /// A column that `-o wide` shows.
-#[must_use]
 pub const fn wide(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Column {
     Column { name, kind: "string", priority: 1, cell }
 }
@@ -39,7 +37,6 @@ pub const NAME: Column = column("Name", |object, _| json::text(object, "/metadat
 pub const AGE: Column = column("Age", |object, now| age(object, "/metadata/creationTimestamp", now));
 
 /// The time since the one at a path.
-#[must_use]
 pub fn age(object: &Value, path: &str, now: Timestamp) -> Value {
     match json::text(object, path).parse::<Timestamp>() {
         Ok(then) => human_duration(now.as_second() - then.as_second()).into(),
@@ -48,20 +45,17 @@ pub fn age(object: &Value, path: &str, now: Timestamp) -> Value {
 }
 
 /// The text at a path, or something else when there is none.
-#[must_use]
 pub fn text_or(object: &Value, path: &str, otherwise: &str) -> Value {
     let text = json::text(object, path);
     if text.is_empty() { otherwise.into() } else { text.into() }
 }
 
 /// A boolean as Go prints it.
-#[must_use]
 pub fn flag(object: &Value, path: &str) -> Value {
     object.pointer(path).and_then(Value::as_bool).unwrap_or_default().into()
 }
 
 /// Access modes, abbreviated.
-#[must_use]
 pub fn access_modes(object: &Value, path: &str) -> String {
     let mut modes = Vec::new();
     for (mode, short) in [
@@ -79,7 +73,6 @@ pub fn access_modes(object: &Value, path: &str) -> String {
 
 /// A duration in at most two units.
 // kube-apiserver: apimachinery/pkg/util/duration/duration.go, HumanDuration.
-#[must_use]
 pub fn human_duration(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
@@ -108,7 +101,6 @@ pub fn human_duration(seconds: i64) -> String {
 }
 
 /// The phase, or that it is on its way out.
-#[must_use]
 pub fn phase(object: &Value) -> &str {
     let is_going = json::is_set(object, "/metadata/deletionTimestamp");
     if is_going { "Terminating" } else { json::text(object, "/status/phase") }

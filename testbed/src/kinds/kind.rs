@@ -110,25 +110,21 @@ pub struct Kind {
 
 impl Kind {
     /// `persistentvolumes`, `leases.coordination.k8s.io`.
-    #[must_use]
     pub fn qualified_plural(&self) -> String {
         if self.group.is_empty() { self.plural.to_owned() } else { format!("{}.{}", self.plural, self.group) }
     }
 
     /// `v1`, `storage.k8s.io/v1`.
-    #[must_use]
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { "v1".to_owned() } else { format!("{}/v1", self.group) }
     }
 
     /// Is it deleted with a grace period?
-    #[must_use]
     pub fn is_graceful(&self) -> bool {
         self.plural == "pods"
     }
 
     /// Can many of its objects be deleted with one request?
-    #[must_use]
     pub fn deletes_collections(&self) -> bool {
         self.plural != "namespaces"
     }

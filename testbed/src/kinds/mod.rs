@@ -41,7 +41,6 @@ pub static KINDS: [&Kind; 13] = [
 ];
 
 /// A kind by group and resource name.
-#[must_use]
 pub fn find(group: &str, plural: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|kind| kind.group == group && kind.plural == plural).copied()
 }

@@ -144,7 +144,6 @@ fn default_volume(volume: &mut Value) {
 
 /// How the pod's resources are guaranteed.
 // kube-apiserver: pkg/apis/core/helper/qos/qos.go, ComputePodQOS.
-#[must_use]
 pub fn quality_of_service(object: &Value) -> &'static str {
     let mut has_any = false;
     let mut is_guaranteed = true;

@@ -117,7 +117,6 @@ pub fn applied(kind: &Kind, body: &[u8]) -> Result<Value, Refusal> {
 }
 
 /// What a patch makes of the object cannot be one.
-#[must_use]
 pub fn misshapen(detail: &str) -> Refusal {
     let mut causes = Causes::default();
     causes.invalid("patch", &Value::Null, detail);

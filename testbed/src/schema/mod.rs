@@ -70,7 +70,6 @@ impl Shape {
     }
 
     /// The shape without the pointer.
-    #[must_use]
     pub fn target(&self) -> &Self {
         match self {
             Self::Pointer(inner) => inner.target(),
@@ -104,7 +103,6 @@ pub struct Type {
 
 impl Type {
     /// A field by its JSON name.
-    #[must_use]
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.get(*self.by_name.get(name)?)
     }
@@ -116,7 +114,6 @@ pub type Types = HashMap<&'static str, Type>;
 static TYPES: LazyLock<Types> = LazyLock::new(|| parse(include_str!("types.txt")));
 
 /// The types of the pinned release.
-#[must_use]
 pub fn types() -> &'static Types {
     &TYPES
 }

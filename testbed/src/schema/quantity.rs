@@ -19,14 +19,12 @@ const DECIMAL: [(&str, i32); 10] =
     [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
 
 /// The number in billionths, for comparisons.
-#[must_use]
 pub fn number(text: &str) -> Option<i128> {
     parse(text).map(|(number, _)| number)
 }
 
 /// The canonical text; nothing when the text is not a quantity.
 // kube-apiserver: apimachinery/pkg/api/resource/quantity.go, CanonicalizeBytes.
-#[must_use]
 pub fn canonical(text: &str) -> Option<String> {
     let (number, format) = parse(text)?;
     let one = 10_i128.pow(SCALE);

@@ -77,7 +77,6 @@ pub struct Script {
 
 impl Script {
     /// A script for so many nodes and seats, with so many pods deleted per second.
-    #[must_use]
     pub fn new(seed: u64, nodes: usize, seats: usize, rate: f64) -> Self {
         let mut script = Self {
             random: fastrand::Rng::with_seed(seed),
@@ -101,13 +100,11 @@ impl Script {
     }
 
     /// Names of the nodes.
-    #[must_use]
     pub fn nodes(&self) -> &[String] {
         &self.nodes
     }
 
     /// The seats that are taken now.
-    #[must_use]
     pub fn seats(&self) -> &BTreeMap<String, Seat> {
         &self.seats
     }

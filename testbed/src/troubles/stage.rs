@@ -155,7 +155,6 @@ pub async fn make_node(client: &Client, name: &str) -> Result<(), kube::Error> {
 }
 
 /// A node's status: whether its kubelet is well, and that it has room.
-#[must_use]
 pub fn node_status(ready: &str) -> Value {
     let (reason, message) = match ready {
         "True" => ("KubeletReady", "kubelet is posting ready status"),

@@ -32,7 +32,6 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// proxy sends when it has lost one of its sides. That an object is gone is believed only if the API server says
 /// so of that very object: a proxy on the way answers 404, too, and a namespace or a kind may be what was not
 /// found (S23, S24).
-#[must_use]
 pub(crate) fn classify(code: u16, retry_after: Option<Duration>, status: &Status, object: &str) -> CallError {
     let message = if status.message.is_empty() {
         format!("the API server answered {code}")
@@ -63,7 +62,6 @@ pub(crate) fn classify(code: u16, retry_after: Option<Duration>, status: &Status
 }
 
 /// A Status as a line: `500 InternalError: etcd is down`.
-#[must_use]
 pub fn told(code: u16, reason: &str, message: &str) -> String {
     let mut line = code.to_string();
     if !reason.is_empty() {

@@ -52,7 +52,6 @@ pub enum Allowance {
 
 /// Judges at `now` whether a write may be sent that should be allowed `longest`. At least half of that is worth
 /// a try: where renewals are slow there may never be more.
-#[must_use]
 pub(crate) fn allowance(term: Term, reserve: Duration, longest: Duration, now: Instant) -> Allowance {
     let Some(left) = left(term, reserve, now) else { return Allowance::NotLeader };
     let left = left.saturating_sub(ARRIVAL);
@@ -61,7 +60,6 @@ pub(crate) fn allowance(term: Term, reserve: Duration, longest: Duration, now: I
 
 /// How long a write that the server begins with at `now` may take; none if we lead no longer. One over which it may
 /// take longer has to wait for the next renewal.
-#[must_use]
 pub(crate) fn left(term: Term, reserve: Duration, now: Instant) -> Option<Duration> {
     match term {
         Term::None => None,

@@ -48,13 +48,11 @@ pub enum CallError {
 
 impl CallError {
     /// Whether it is certain that nothing was written.
-    #[must_use]
     pub fn is_certain(&self) -> bool {
         !matches!(self, Self::Unknown(_))
     }
 
     /// Whether nothing was sent because the server is too busy for all requests of any kind.
-    #[must_use]
     pub fn is_of_all(&self) -> bool {
         matches!(self, Self::Throttled { message, .. } if message == OF_ALL)
     }

@@ -108,7 +108,6 @@ type Guarded = (Option<Exchanged>, Option<Kept>);
 impl Caller {
     /// A caller for the given client. Without `rate` there is no client-side limit: the server's
     /// priority and fairness decides, and its 429 answers are honoured.
-    #[must_use]
     pub fn new(
         client: Client,
         leadership: Leadership,
@@ -173,13 +172,11 @@ impl Caller {
     }
 
     /// The client itself, for watches.
-    #[must_use]
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
     /// Where its requests are counted.
-    #[must_use]
     pub fn metrics(&self) -> Arc<ApiMetrics> {
         Arc::clone(&self.metrics)
     }
@@ -195,7 +192,6 @@ impl Caller {
     /// A caller for traffic that others may keep waiting, one request at a time, and how many requests of
     /// those others are in flight. Its writes do no harm when they come late, so it goes on when the process is to end. The
     /// API server may limit them apart from all others (`EventRateLimit`), so no other request pauses for them, nor they for others.
-    #[must_use]
     pub(crate) fn in_the_background(&self) -> (Self, watch::Receiver<usize>) {
         let work = self.work.clone().unwrap_or_default();
         let ending = CancellationToken::new();
@@ -220,7 +216,6 @@ impl Caller {
 
     /// How long a request without an answer may still be carried out: it reaches the server at the latest
     /// when we stop waiting, if a proxy on the way holds it up, and the server then has as much time again.
-    #[must_use]
     pub fn settle_time(&self) -> Duration {
         self.request_timeout.saturating_mul(2)
     }

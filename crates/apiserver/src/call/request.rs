@@ -20,7 +20,6 @@ pub struct Request {
 
 impl Request {
     /// What the path leads to.
-    #[must_use]
     pub fn target(&self) -> Target<'_> {
         Target::of(&self.path)
     }
@@ -53,7 +52,6 @@ pub enum Verb {
 
 impl Verb {
     /// As HTTP has it.
-    #[must_use]
     pub fn method(self) -> http::Method {
         match self {
             Self::Get => http::Method::GET,

@@ -35,7 +35,6 @@ pub struct Wishes(mpsc::UnboundedSender<Wish>);
 
 impl Wishes {
     /// No wishes yet, and where they come.
-    #[must_use]
     pub fn new() -> (Self, mpsc::UnboundedReceiver<Wish>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self(sender), receiver)

@@ -123,7 +123,6 @@ impl ApiServer {
     }
 
     /// The namespace of the context, or of the service account.
-    #[must_use]
     pub fn default_namespace(&self) -> &str {
         match &self.connection {
             super::Connection::Network(config) => &config.default_namespace,

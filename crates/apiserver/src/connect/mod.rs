@@ -127,7 +127,6 @@ enum Connection {
 
 impl ApiServer {
     /// An API server in this process, reached without a socket.
-    #[must_use]
     pub fn in_process(client: Client) -> Self {
         Self::over(Connection::InProcess(client), "in process".to_owned())
     }
@@ -192,7 +191,6 @@ impl ApiServer {
     }
 
     /// Host and port, as client-go's metrics show it.
-    #[must_use]
     pub fn host(&self) -> String {
         match &self.connection {
             Connection::Network(config) => {
@@ -203,14 +201,12 @@ impl ApiServer {
     }
 
     /// Where the configuration came from.
-    #[must_use]
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
     /// The client certificate as it is now, with those that vouch for it, as PEM; none with a token or a plugin.
     /// Reads a file.
-    #[must_use]
     pub fn client_certificate(&self) -> Option<Vec<u8>> {
         let Connection::Network(config) = &self.connection else { return None };
         let user = &config.auth_info;

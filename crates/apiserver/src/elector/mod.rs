@@ -179,7 +179,6 @@ pub struct Elector {
 impl Elector {
     /// An elector whose requests go through `caller`, which must be allowed to write without a term
     /// ([`Term::Unlimited`]) and should have a client and a timeout of its own.
-    #[must_use]
     pub fn new(
         caller: Caller,
         candidacy: Candidacy,
@@ -207,7 +206,6 @@ impl Elector {
     }
 
     /// How the election stands.
-    #[must_use]
     pub fn view(&self) -> watch::Receiver<ElectionView> {
         self.view.subscribe()
     }

@@ -69,7 +69,6 @@ pub struct Involved {
 
 impl Involved {
     /// Refers to a (core/v1) object.
-    #[must_use]
     pub fn object<T: Narrow>(object: &T) -> Self {
         let metadata = object.metadata();
         Self {
@@ -181,13 +180,11 @@ impl EventQueue {
     }
 
     /// How many events were recorded and not written yet, when one was last taken to be.
-    #[must_use]
     pub fn left(&self) -> usize {
         *self.left.borrow()
     }
 
     /// A recorder for one component, such as `attachdetach-controller`.
-    #[must_use]
     pub fn for_component(&self, component: &'static str) -> EventRecorder {
         EventRecorder { component, queue: self.clone() }
     }

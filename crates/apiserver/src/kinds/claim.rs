@@ -158,7 +158,6 @@ enumeration!(ClaimPhase);
 
 impl ClaimPhase {
     /// As written in the object.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }

@@ -84,13 +84,11 @@ fn kept_annotations(values: Values<'_, '_>) -> Result<TextMap, DecodeError> {
 
 impl Meta {
     /// Whether deletion was asked for.
-    #[must_use]
     pub fn is_terminating(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
 
     /// Value of an annotation.
-    #[must_use]
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.annotations.get(key).map(Text::as_str)
     }
@@ -103,7 +101,6 @@ impl Meta {
     }
 
     /// The owner that controls this object, if any.
-    #[must_use]
     pub fn controller(&self) -> Option<&OwnerReference> {
         self.owner_references.iter().find(|owner| owner.controller)
     }

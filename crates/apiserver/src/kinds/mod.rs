@@ -84,19 +84,16 @@ impl Default for ObjectRef {
 
 impl ObjectRef {
     /// Its kind, as in `kind:`.
-    #[must_use]
     pub fn kind(&self) -> &'static str {
         with_object!(self, |_key: Kind| Kind::KIND)
     }
 
     /// Its namespace, if it has one, and its name.
-    #[must_use]
     pub fn names(&self) -> (Option<&str>, &str) {
         with_object!(self, |key: Kind| Kind::names(key))
     }
 
     /// Its URL path.
-    #[must_use]
     pub fn path(&self) -> String {
         with_object!(self, |key: Kind| Kind::path(key))
     }
@@ -251,7 +248,6 @@ fn segment(name: &str) -> Cow<'_, str> {
 }
 
 /// URL path below which the `v1` resources of a group live.
-#[must_use]
 pub fn api_root(group: &str) -> String {
     if group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{group}/v1") }
 }

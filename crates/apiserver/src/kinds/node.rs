@@ -107,44 +107,37 @@ message!(NodeCondition { r#type: 1, status: 2, last_transition_time: 4 by time }
 
 impl Node {
     /// Whether the kubelet leaves attach and detach to the controller.
-    #[must_use]
     pub fn is_managed(&self) -> bool {
         self.metadata.annotations.contains_key(MANAGED)
     }
 
     /// The condition `Ready`.
-    #[must_use]
     pub fn ready(&self) -> Option<&NodeCondition> {
         self.status.conditions.iter().find(|condition| condition.r#type == READY)
     }
 
     /// Whether the kubelet is known to be well (attach-detach §6.2 step 4).
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.ready().is_some_and(|condition| condition.status == "True")
     }
 
     /// Whether the kubelet reports, be it that it is not well: its machine runs. Nobody else writes `False`.
     // KCM: pkg/controller/nodelifecycle/node_lifecycle_controller.go, tryUpdateNodeHealth: `Unknown` alone.
-    #[must_use]
     pub fn kubelet_speaks(&self) -> bool {
         self.ready().is_some_and(|condition| ["True", "False"].contains(&condition.status.as_str()))
     }
 
     /// Whether an operator has declared the node off. By key alone, with any effect and value (H10).
-    #[must_use]
     pub fn is_out_of_service(&self) -> bool {
         self.spec.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE)
     }
 
     /// Whether the volume is listed as attached.
-    #[must_use]
     pub fn lists(&self, volume: &str) -> bool {
         self.status.volumes_attached.iter().any(|entry| entry.name == volume)
     }
 
     /// Whether the kubelet reports the volume as in use.
-    #[must_use]
     pub fn uses(&self, volume: &str) -> bool {
         self.status.volumes_in_use.contains(volume)
     }

@@ -220,20 +220,17 @@ impl FromProtobuf for Present {
 impl Pod {
     /// Whether the pod is done with its volumes: Failed or Succeeded, or being deleted with no
     /// container running (attach-detach §2.1).
-    #[must_use]
     pub fn is_terminated(&self) -> bool {
         matches!(self.status.phase, PodPhase::Failed | PodPhase::Succeeded)
             || (self.metadata.is_terminating() && !self.status.is_running)
     }
 
     /// Whether a container runs, or has run: all volumes are mounted before the first one.
-    #[must_use]
     pub fn has_started(&self) -> bool {
         self.status.phase == PodPhase::Running || self.status.is_running
     }
 
     /// The claim a volume of this pod stands for, if it does (attach-detach §2.2).
-    #[must_use]
     pub fn claim_of(&self, volume: &PodVolume) -> Option<ClaimKey> {
         let namespace = &self.metadata.namespace;
         match &volume.source {

@@ -23,7 +23,6 @@ pub struct ClaimTemplate {
 
 impl ClaimTemplate {
     /// The templates of a pod; `None` if one of them cannot be read whole.
-    #[must_use]
     pub fn all(encoding: Encoding, raw: &[u8]) -> Option<Vec<Self>> {
         match encoding {
             Encoding::Json => Some(of_json(&serde_json::from_slice(raw).ok()?)),

@@ -31,7 +31,6 @@ message!(PersistentVolume { metadata: 1 by labelled, spec: 2, status: 3 });
 
 impl PersistentVolume {
     /// The VolumeAttributesClass that the volume names.
-    #[must_use]
     pub fn attributes_class(&self) -> Option<AttributesClassName> {
         let name = self.spec.volume_attributes_class_name.as_ref()?;
         Some(AttributesClassName::from(name.as_str())).filter(|name| !name.is_empty())
@@ -179,7 +178,6 @@ impl ClaimRef {
     }
 
     /// The claim's key.
-    #[must_use]
     pub fn key(&self) -> ClaimKey {
         ClaimKey(NamespacedName { namespace: self.namespace.clone().into(), name: self.name.clone().into() })
     }
@@ -287,7 +285,6 @@ enumeration!(VolumePhase);
 
 impl VolumePhase {
     /// As written in the object.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }

@@ -136,7 +136,6 @@ impl ApiMetrics {
     }
 
     /// How many requests a subsystem has under way.
-    #[must_use]
     pub fn in_flight(&self, subsystem: &str) -> IntGauge {
         self.in_flight.with_label_values(&[subsystem])
     }

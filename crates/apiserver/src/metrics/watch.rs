@@ -127,7 +127,6 @@ impl WatchMetrics {
     }
 
     /// How the lists and the watch of a kind have gone, by resource name.
-    #[must_use]
     pub fn report(&self, resource: &str) -> WatchReport {
         let lists = ListCause::VARIANTS
             .iter()
@@ -144,7 +143,6 @@ impl WatchMetrics {
     }
 
     /// The metrics of one kind, by resource name; `unreadable` says how many of its objects cannot be read.
-    #[must_use]
     pub fn of(
         &self,
         resource: &'static str,

@@ -38,7 +38,6 @@ impl ChangeSet {
     }
 
     /// Takes what has changed by now, without waiting.
-    #[must_use]
     pub fn take_now(&self) -> BTreeSet<ObjectRef> {
         mem::take(&mut *self.changed.lock())
     }

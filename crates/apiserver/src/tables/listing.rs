@@ -27,7 +27,6 @@ pub struct Listing {
 
 impl Listing {
     /// The revision that all its pages show.
-    #[must_use]
     pub fn revision(&self) -> ResourceVersion {
         self.revision
     }
@@ -115,19 +114,16 @@ impl<T: Narrow> Table<T> {
     }
 
     /// What is wrong with an object whose newest revision cannot be read.
-    #[must_use]
     pub fn unreadable(&self, key: &T::Key) -> Option<Unreadable> {
         self.unreadable.read().get(key).cloned()
     }
 
     /// All objects whose newest revision cannot be read.
-    #[must_use]
     pub fn all_unreadable(&self) -> Vec<(T::Key, Unreadable)> {
         self.unreadable.read().iter().map(|(key, marker)| (key.clone(), marker.clone())).collect()
     }
 
     /// How many objects there are whose newest revision cannot be read.
-    #[must_use]
     pub fn unreadable_count(&self) -> usize {
         self.unreadable.read().len()
     }

@@ -141,13 +141,11 @@ objects! {
 
 impl Objects {
     /// All objects whose newest revision cannot be read, each with what is wrong with it.
-    #[must_use]
     pub fn all_unreadable(&self) -> Vec<(ObjectRef, String)> {
         UNREADABLE.iter().flat_map(|of| of(self)).collect()
     }
 
     /// Empty tables, in a process that may have seen a restore of etcd before.
-    #[must_use]
     pub fn within(grace: RestoreGrace) -> Self {
         Self { grace, ..Self::default() }
     }
@@ -161,13 +159,11 @@ impl Objects {
     }
 
     /// What is left of the time after a restore in which nothing destructive is done (E11).
-    #[must_use]
     pub fn restore_grace(&self) -> &RestoreGrace {
         &self.grace
     }
 
     /// Whether another writer may be free to write, as a fence is gone (S14).
-    #[must_use]
     pub fn unfenced(&self) -> &Unfenced {
         &self.unfenced
     }
@@ -181,7 +177,6 @@ impl Objects {
 
     /// Has every revision told from now on that a watch or a list brings, one by one, to one reader. Who only asks what has
     /// changed ([`Self::subscribe`]) sees the newest alone.
-    #[must_use]
     pub fn tell(&self) -> mpsc::UnboundedReceiver<Told> {
         self.teller.begin()
     }
@@ -201,7 +196,6 @@ impl Objects {
     }
 
     /// Adds a reader that is told of every change from now on.
-    #[must_use]
     pub fn subscribe(&self) -> Arc<ChangeSet> {
         let changes = Arc::new(ChangeSet::default());
         self.subscribers.lock().push(Arc::clone(&changes));
@@ -209,13 +203,11 @@ impl Objects {
     }
 
     /// An object as last seen.
-    #[must_use]
     pub fn get<T: Stored>(&self, key: &T::Key) -> Option<Arc<T>> {
         T::table(self).get(key)
     }
 
     /// Templates of claims that are still to be made.
-    #[must_use]
     pub fn templates(&self) -> &Templates {
         &self.templates
     }
@@ -330,31 +322,26 @@ impl Objects {
     }
 
     /// Whether the newest revision of an object cannot be read, and what is wrong with it.
-    #[must_use]
     pub fn unreadable<T: Stored>(&self, key: &T::Key) -> Option<String> {
         T::table(self).unreadable(key).map(|marker| marker.error)
     }
 
     /// State of every kind's watch, by resource name; those that are optional come last.
-    #[must_use]
     pub fn statuses(&self) -> Vec<(&'static str, KindStatus)> {
         self.statuses.borrow().clone()
     }
 
     /// Tells of every change of a watch's state.
-    #[must_use]
     pub fn status_changes(&self) -> watch::Receiver<Vec<(&'static str, KindStatus)>> {
         self.statuses.subscribe()
     }
 
     /// Whether a kind has been listed since start.
-    #[must_use]
     pub fn is_listed<T: Stored>(&self) -> bool {
         self.statuses.borrow().get(T::INDEX).is_some_and(|(_, status)| status.synced)
     }
 
     /// Whether every kind that is watched always has been listed since start.
-    #[must_use]
     pub fn is_synced(&self) -> bool {
         self.statuses.borrow().iter().take(ALWAYS).all(|(_, status)| status.synced)
     }

@@ -74,7 +74,6 @@ impl<T: Narrow> Clone for Table<T> {
 impl<T: Narrow> Table<T> {
     /// The object, if it exists as far as we know. Of one whose newest revision cannot be read, the last
     /// revision that could ([`Table::unreadable`]).
-    #[must_use]
     pub fn get(&self, key: &T::Key) -> Option<Arc<T>> {
         self.objects.read(key).get(key).map(|row| Arc::clone(&row.object))
     }
@@ -94,14 +93,12 @@ impl<T: Narrow> Table<T> {
     }
 
     /// How an object looked when it was deleted, if it was since this was last asked.
-    #[must_use]
     pub fn take_final_state(&self, key: &T::Key) -> Option<FinalState<T>> {
         self.final_states.get()?.lock().remove(key)
     }
 
     /// Every object, in key order. Copies the table's pointers: for start-up and diagnosis, not for
     /// the work of one event.
-    #[must_use]
     pub fn snapshot(&self) -> BTreeMap<T::Key, Arc<T>> {
         let mut all = BTreeMap::new();
         for part in self.objects.each() {
@@ -111,7 +108,6 @@ impl<T: Narrow> Table<T> {
     }
 
     /// The keys of all objects, in no order.
-    #[must_use]
     pub fn keys(&self) -> Vec<T::Key> {
         self.objects.each().flat_map(|part| part.keys().cloned().collect::<Vec<_>>()).collect()
     }
@@ -133,19 +129,16 @@ impl<T: Narrow> Table<T> {
     }
 
     /// Number of objects.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
     /// Whether there are no objects.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The newest revision up to which the list and the watch since have told everything.
-    #[must_use]
     pub fn observed(&self) -> ResourceVersion {
         ResourceVersion(self.observed.load(Ordering::Acquire))
     }

@@ -49,7 +49,6 @@ impl Templates {
     }
 
     /// Hands out the template of one volume of the pod with that UID.
-    #[must_use]
     pub fn take(&self, key: &PodKey, uid: &Uid, volume: &str) -> Option<Value> {
         let mut waiting = self.waiting.lock();
         let (_, templates) = waiting.get_mut(key).filter(|(known, _)| known == uid)?;
@@ -63,13 +62,11 @@ impl Templates {
     }
 
     /// How many pods wait.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.waiting.lock().len()
     }
 
     /// Whether no pod waits.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.lock().is_empty()
     }

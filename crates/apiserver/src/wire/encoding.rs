@@ -22,7 +22,6 @@ pub enum Accept {
 
 impl Accept {
     /// `Accept` of a list, a read or a write. (client-go sends the same for its built-in types.)
-    #[must_use]
     pub fn single(self) -> &'static str {
         match self {
             Self::Protobuf => "application/vnd.kubernetes.protobuf,application/json",
@@ -32,7 +31,6 @@ impl Accept {
 
     /// `Accept` of a watch. The API server adds `stream=watch` to its answer in any case; naming it is what its
     /// documentation asks for.
-    #[must_use]
     pub fn watch(self) -> &'static str {
         match self {
             Self::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch,application/json",
@@ -52,13 +50,11 @@ pub enum Encoding {
 
 impl Encoding {
     /// The encoding of an answer by its headers.
-    #[must_use]
     pub fn of(headers: &http::HeaderMap) -> Option<Self> {
         Self::from_content_type(headers.get(http::header::CONTENT_TYPE)?.to_str().ok()?)
     }
 
     /// The encoding of an answer by its `Content-Type`; `None` for any other (a page of a proxy).
-    #[must_use]
     pub(crate) fn from_content_type(value: &str) -> Option<Self> {
         let media = value.split(';').next().unwrap_or_default().trim();
         if media.eq_ignore_ascii_case(PROTOBUF) {

@@ -31,7 +31,6 @@ enum Reader {
 
 impl ListReader {
     /// For a page in that encoding.
-    #[must_use]
     pub fn new(encoding: Encoding) -> Self {
         Self(match encoding {
             Encoding::Json => Reader::Arriving(BytesMut::new()),
@@ -40,7 +39,6 @@ impl ListReader {
     }
 
     /// How much of the page is held, in bytes.
-    #[must_use]
     pub fn held(&self) -> usize {
         match &self.0 {
             Reader::Arriving(buffer) => buffer.len(),

@@ -32,7 +32,6 @@ const QUOTED: usize = 256;
 
 impl Encoding {
     /// Cuts the body of a watch into frames, each to be read by [`Encoding::watch_event`].
-    #[must_use]
     pub fn splitter(self) -> Splitter {
         Splitter::new(self, MAX_FRAME)
     }
@@ -74,7 +73,6 @@ impl Encoding {
     }
 
     /// Reads which node and PersistentVolume a VolumeAttachment names, even if all else is wrong with it.
-    #[must_use]
     pub fn attachment_names(self, raw: &Bytes) -> AttachmentNames {
         match self {
             Self::Json => json::attachment_names(raw),
@@ -83,7 +81,6 @@ impl Encoding {
     }
 
     /// What an error answer of server or proxy says: a `Status`, or the beginning of what is none.
-    #[must_use]
     pub fn refusal(headers: &http::HeaderMap, body: &[u8]) -> Status {
         let is_said = headers.contains_key(http::header::CONTENT_TYPE);
         let encoding = if is_said { Self::of(headers) } else { Some(Self::Json) };

@@ -30,7 +30,6 @@ pub struct Splitter {
 
 impl Splitter {
     /// Takes frames of `limit` bytes at most.
-    #[must_use]
     pub(super) fn new(encoding: Encoding, limit: usize) -> Self {
         Self { encoding, limit, buffer: BytesMut::new(), searched: 0 }
     }

@@ -35,14 +35,12 @@ message!(StatusDetails { name: 1, retry_after_seconds: 5 });
 
 impl Status {
     /// When the server asks to come back, if it does.
-    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let seconds = u64::try_from(self.details.retry_after_seconds).ok().filter(|seconds| *seconds > 0);
         seconds.map(Duration::from_secs)
     }
 
     /// Whether a revision or `continue` token is too old: only a new list helps.
-    #[must_use]
     pub fn is_expired(&self) -> bool {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
     }

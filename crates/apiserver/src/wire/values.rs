@@ -91,7 +91,6 @@ message!(Head { name: 1 by own, namespace: 3 by own, uid: 5 by lenient, resource
 
 impl Head {
     /// The key of the object, as one of that kind.
-    #[must_use]
     pub fn key<T: Narrow>(&self) -> T::Key {
         T::key_of(&Meta { namespace: self.namespace.clone(), name: self.name.clone(), ..Meta::default() })
     }

@@ -20,7 +20,6 @@ const CLIENT_LIBRARY: &str = "kube_client";
 /// | 4 | also each write, refusal of a client, and closed connection |
 /// | 5 | all that mooring has to say |
 /// | 6–10 | also what the libraries for HTTP and TLS have to say of connections; of requests, no bodies |
-#[must_use]
 pub fn of_verbosity(verbosity: i64) -> &'static str {
     match verbosity {
         ..=3 => "info",
@@ -82,7 +81,6 @@ impl Switch {
     }
 
     /// The directives in use.
-    #[must_use]
     pub fn filter(&self) -> String {
         self.present.lock().clone()
     }

@@ -98,7 +98,6 @@ pub struct Lines<W> {
 
 impl<W> Lines<W> {
     /// Lines of this form, to this writer.
-    #[must_use]
     pub fn new(format: LoggingFormat, colours: bool, writer: W) -> Self {
         Self { format, colours, writer }
     }

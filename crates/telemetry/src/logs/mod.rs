@@ -80,7 +80,6 @@ pub fn init(config: &LogConfig) -> Result<(), TelemetryError> {
 }
 
 /// How many lines were dropped because they came faster than they were taken.
-#[must_use]
 pub fn dropped_lines() -> u64 {
     DROPPED.get().map_or(0, |counter| counter.dropped_lines() as u64)
 }

@@ -38,7 +38,6 @@ impl Alarms {
     }
 
     /// The alarms that stand, as `name: text`.
-    #[must_use]
     pub fn raised(&self) -> Vec<String> {
         self.raised.lock().iter().map(|(alarm, text)| format!("{alarm}: {text}")).collect()
     }

@@ -24,13 +24,11 @@ pub struct Bounded {
 
 impl Bounded {
     /// Shows so many, and one for the rest.
-    #[must_use]
     pub fn new(most: usize, rest: &'static str) -> Self {
         Self { known: Arc::default(), most, rest }
     }
 
     /// The label value of a name.
-    #[must_use]
     pub fn shown<'a>(&self, name: &'a str) -> &'a str {
         let mut known = self.known.lock();
         if known.contains(name) {
@@ -44,7 +42,6 @@ impl Bounded {
     }
 
     /// The names that are shown so far.
-    #[must_use]
     pub fn seen(&self) -> Vec<String> {
         self.known.lock().iter().cloned().collect()
     }

@@ -78,7 +78,6 @@ impl TracedHistogram {
     }
 
     /// The exemplars of each series that has some, by its labels in the order of their names.
-    #[must_use]
     pub fn exemplars(&self) -> Vec<(Vec<LabelPair>, Exemplars)> {
         let labels = |values| self.histograms.with_label_values(values).metric().get_label().to_vec();
         let latest = self.latest.lock();
@@ -86,7 +85,6 @@ impl TracedHistogram {
     }
 
     /// Name of the family.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }

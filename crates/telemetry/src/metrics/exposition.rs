@@ -94,7 +94,6 @@ fn series(
 }
 
 /// The unit that a name ends in, if it does.
-#[must_use]
 pub fn unit(name: &str) -> Option<&'static str> {
     let name = name.strip_suffix(TOTAL).unwrap_or(name);
     ["seconds", "bytes"]
@@ -103,7 +102,6 @@ pub fn unit(name: &str) -> Option<&'static str> {
 }
 
 /// The word for a type.
-#[must_use]
 pub fn kind(of: MetricType) -> &'static str {
     match of {
         MetricType::COUNTER => "counter",
@@ -115,7 +113,6 @@ pub fn kind(of: MetricType) -> &'static str {
 }
 
 /// Labels as they are written, without the braces.
-#[must_use]
 pub(super) fn labels(pairs: &[LabelPair]) -> String {
     let mut text = String::new();
     for pair in pairs {

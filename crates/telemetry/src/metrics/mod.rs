@@ -155,13 +155,11 @@ impl Metrics {
     }
 
     /// Every family that was registered, by name, whether or not it has a series yet.
-    #[must_use]
     pub fn families(&self) -> BTreeMap<String, Family> {
         self.families.lock().clone()
     }
 
     /// Names that families of ours show alike, of which the first caller says how many there may be.
-    #[must_use]
     pub fn shared_names(&self, of: &'static str, most: usize) -> Bounded {
         let mut shared = self.shared.lock();
         shared.entry(of).or_insert_with(|| Bounded::new(most, OTHER)).clone()

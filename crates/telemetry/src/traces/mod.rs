@@ -36,7 +36,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// Value of the label.
-    #[must_use]
     pub fn label(self) -> &'static str {
         self.into()
     }
@@ -63,7 +62,6 @@ pub enum End {
 
 impl End {
     /// Value of the span's attribute.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -116,7 +114,6 @@ impl Traces {
     }
 
     /// The id of a new trace, if the next operation is to be traced.
-    #[must_use]
     pub fn sample(&self) -> Option<TraceId> {
         let shared = self.0.as_ref()?;
         let id = (u128::from(fastrand::u64(..)) << 64) | u128::from(fastrand::u64(..));
@@ -149,7 +146,6 @@ fn is_sampled(id: u128, per_million: u32) -> bool {
 }
 
 /// How long each step took.
-#[must_use]
 pub fn lengths(finished: &Finished) -> Vec<(&'static str, Duration)> {
     let ends = finished.steps.iter().skip(1).map(|step| step.began).chain([finished.ended]);
     let steps = finished.steps.iter().zip(ends);

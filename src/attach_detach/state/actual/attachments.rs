@@ -31,7 +31,6 @@ impl AttachmentIdentity {
 
 impl ActualState {
     /// What a VolumeAttachment is about, as far as that is known.
-    #[must_use]
     pub(in crate::attach_detach) fn identity(&self, name: &AttachmentName) -> Option<&AttachmentIdentity> {
         self.identities.get(name)
     }
@@ -178,7 +177,6 @@ impl ActualState {
     }
 
     /// The volumes of other VolumeAttachments of ours on the same node that name the same PersistentVolume.
-    #[must_use]
     pub fn beside(&self, name: &AttachmentName) -> Vec<VolumeId> {
         let Some(identity) = self.identities.get(name) else { return Vec::new() };
         let others = self.of_another(&identity.volume).filter(|other| other.node == identity.node);

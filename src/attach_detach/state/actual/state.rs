@@ -72,7 +72,6 @@ pub struct ActualState {
 
 impl ActualState {
     /// A volume on all its nodes.
-    #[must_use]
     pub fn volume(&self, volume: &VolumeId) -> Option<&VolumeState> {
         self.volumes.get(volume)
     }
@@ -96,7 +95,6 @@ impl ActualState {
     }
 
     /// A node.
-    #[must_use]
     pub fn node(&self, node: &NodeName) -> Option<&NodeState> {
         self.nodes.get(node)
     }
@@ -122,13 +120,11 @@ impl ActualState {
     }
 
     /// A volume on a node, if something is known of it.
-    #[must_use]
     pub fn node_volume(&self, volume: &VolumeId, node: &NodeName) -> Option<&NodeVolume> {
         self.volumes.get(volume)?.nodes.get(node).map(|node_volume| &**node_volume)
     }
 
     /// Which attempt the next request about a volume on a node is, from 1.
-    #[must_use]
     pub fn attempt(&self, volume: &VolumeId, node: &NodeName) -> u32 {
         self.node_volume(volume, node).map_or(1, |node_volume| node_volume.retry.failures().saturating_add(1))
     }

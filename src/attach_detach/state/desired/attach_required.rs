@@ -24,7 +24,6 @@ pub struct AttachRequired {
 
 impl AttachRequired {
     /// Whether volumes of the driver, whose CSIDriver this is, are to be attached.
-    #[must_use]
     pub fn of(&self, driver: &DriverName, object: Option<&CsiDriver>) -> bool {
         match object {
             Some(object) => object.spec.attach_required != Some(false),

@@ -28,7 +28,6 @@ use crate::attach_detach::state::make_room_for_one;
 /// now: what its node has of that stays desired while the pod lives, also if claim, volume or driver say otherwise,
 /// because it may have it mounted (S44, attach-detach §2, pain 14). Only a driver that no longer needs attaching ends the
 /// desired attachment (P-04, S16).
-#[must_use]
 pub fn populate(
     pod: &Pod,
     objects: &Objects,

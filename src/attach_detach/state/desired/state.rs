@@ -139,13 +139,11 @@ impl WhyUnresolved {
     }
 
     /// The reason code, in metrics and logs.
-    #[must_use]
     pub fn code(&self) -> &'static str {
         self.into()
     }
 
     /// The object that is to change.
-    #[must_use]
     pub fn object(&self) -> Option<ObjectRef> {
         match self {
             Self::NodeNotManaged(node) | Self::NodeGone(node) => Some(ObjectRef::Node(node.clone())),
@@ -164,7 +162,6 @@ impl WhyUnresolved {
 
 impl DesiredPod {
     /// What the pod's volume of this name is desired as: what its claim says now before what it said once.
-    #[must_use]
     pub fn volume(&self, pod_volume: &str) -> Option<(&VolumeId, &DesiredVolume)> {
         let named = |wanted: &DesiredVolume| wanted.pod_volumes.iter().any(|name| name == pod_volume);
         let volumes = self.volumes.iter().filter(|(_, wanted)| named(wanted));
@@ -284,13 +281,11 @@ impl DesiredState {
     }
 
     /// What a pod needs at present.
-    #[must_use]
     pub fn pod(&self, key: &PodKey) -> Option<&DesiredPod> {
         self.pods.get(key).map(|desired_pod| &**desired_pod)
     }
 
     /// Pods whose desired attachments depend on the object.
-    #[must_use]
     pub fn dependants(&self, object: &ObjectRef) -> Vec<PodKey> {
         self.dependants.of(object.clone()).cloned().collect()
     }
@@ -301,7 +296,6 @@ impl DesiredState {
     }
 
     /// The nodes for which the volume is desired.
-    #[must_use]
     pub fn nodes(&self, volume: &VolumeId) -> Option<&LiteMap<NodeName, DesiredAttachment>> {
         self.volumes.get(volume).map(|desired| &desired.nodes)
     }
@@ -312,7 +306,6 @@ impl DesiredState {
     }
 
     /// The pods that need the volume on the node.
-    #[must_use]
     pub fn get(&self, volume: &VolumeId, node: &NodeName) -> Option<&DesiredAttachment> {
         self.volumes.get(volume)?.nodes.get(node)
     }

@@ -35,14 +35,12 @@ pub struct VolumeId(ArcStr);
 
 impl VolumeId {
     /// The name of a CSI volume.
-    #[must_use]
     pub fn csi(driver: &DriverName, handle: &str) -> Self {
         Self(text::share(&format!("{CSI_PREFIX}{driver}^{handle}")))
     }
 
     /// The name of an iSCSI volume.
     /// KCM: pkg/volume/iscsi/iscsi.go, `GetVolumeName`.
-    #[must_use]
     pub fn iscsi(portal: &str, iqn: &str, lun: i32) -> Self {
         Self(text::share(&format!("{ISCSI_PREFIX}{portal}:{iqn}:{lun}")))
     }
@@ -59,7 +57,6 @@ impl VolumeId {
     }
 
     /// A name found in node status, if it is one that a constructor could have made.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::parse_csi(name).or_else(|| is_no_op(name).then(|| Self(text::share(name))))
     }
@@ -72,33 +69,28 @@ impl VolumeId {
     }
 
     /// How the volume comes to be attached.
-    #[must_use]
     pub fn kind(&self) -> VolumeKind {
         if self.0.starts_with(CSI_PREFIX) { VolumeKind::Csi } else { VolumeKind::NoOp }
     }
 
     /// Name of the plugin: the first two segments of the volume's name.
-    #[must_use]
     pub fn plugin(&self) -> &str {
         let mut slashes = self.0.match_indices('/').map(|(index, _)| index);
         slashes.nth(1).and_then(|second| self.0.get(..second)).unwrap_or_default()
     }
 
     /// The name as the API writes it.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Driver and handle of a CSI volume; both are empty for any other.
-    #[must_use]
     pub fn driver_and_handle(&self) -> (&str, &str) {
         self.0.strip_prefix(CSI_PREFIX).and_then(|rest| rest.split_once('^')).unwrap_or_default()
     }
 
     /// The name of the VolumeAttachment that attaches this volume to a node: `csi-` and the hex
     /// SHA-256 of handle, driver and node without separators. Means something for CSI volumes only.
-    #[must_use]
     pub fn attachment_name(&self, node: &NodeName) -> AttachmentName {
         let (driver, handle) = self.driver_and_handle();
         AttachmentName::from(hashed("csi-", &[handle, driver, node.as_str()]))

@@ -33,7 +33,6 @@ pub enum Storage {
 
 impl Storage {
     /// Its unique volume name, if a kubelet waits for it to be attached.
-    #[must_use]
     pub fn id(self) -> Option<VolumeId> {
         match self {
             Self::Csi(volume) => Some(volume.id),

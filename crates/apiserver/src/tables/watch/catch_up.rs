@@ -51,7 +51,6 @@ pub struct CatchUp {
 
 impl CatchUp {
     /// Nothing is wanted yet. Steps are noted as `progress`.
-    #[must_use]
     pub fn new(progress: Progress) -> Self {
         Self { wanted: Arc::default(), reached: Arc::default(), progress }
     }
@@ -101,14 +100,12 @@ pub struct CatchUps {
 
 impl CatchUps {
     /// That of the kind.
-    #[must_use]
     pub fn of<T: Stored>(&self) -> CatchUp {
         let mut kinds = self.kinds.lock();
         kinds.entry(T::PLURAL).or_insert_with(|| CatchUp::new(self.progress.clone())).clone()
     }
 
     /// When any of them last came further.
-    #[must_use]
     pub fn progress(&self) -> Progress {
         self.progress.clone()
     }

@@ -78,7 +78,6 @@ pub enum Trouble {
 
 impl Trouble {
     /// When the server asks to come back.
-    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
@@ -260,13 +259,11 @@ pub struct Page {
 
 impl Page {
     /// How its objects are encoded.
-    #[must_use]
     pub fn encoding(&self) -> Encoding {
         self.encoding
     }
 
     /// How much of it has arrived, in bytes.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
@@ -326,7 +323,6 @@ pub struct Stream {
 
 impl Stream {
     /// How its objects are encoded.
-    #[must_use]
     pub fn encoding(&self) -> Encoding {
         self.encoding
     }
@@ -356,7 +352,6 @@ impl Stream {
     }
 
     /// What an error event says.
-    #[must_use]
     pub fn trouble(&self, event: &WatchEvent) -> Trouble {
         match self.encoding.status(&event.object) {
             Ok(status) => Trouble::of(status, None),

@@ -58,7 +58,6 @@ impl Pace {
     }
 
     /// When the next list may begin.
-    #[must_use]
     pub(crate) fn next_list(&self, now: Instant, jitter: f64) -> Instant {
         let spread = self.between_lists.mul_f64(1.0 + jitter.clamp(0.0, 1.0) / 4.0);
         self.last_list.map_or(now, |last| (last + spread).max(now))
