@@ -193,10 +193,10 @@
           '1m',
           |||
             max %(by_alarm)s (mooring_alarm{alarm!~"second_(attach_detach_controller|binder)", %(job)s}) == 1
-            or label_replace(max %(by)s (increase(mooring_requests_timed_out_total{%(job)s}[5m])) >= 3, "alarm", "requests_time_out", "", "")
+            or label_replace(max %(by)s (changes(mooring_requests_timed_out_total{%(job)s}[10m])) >= 3, "alarm", "requests_time_out", "", "")
           ||| % { by_alarm: by(['job', 'alarm']), by: by(['job']), job: job },
           'mooring raises the alarm {{ $labels.alarm }}.',
-          'A condition needs an operator: {{ $labels.alarm }}. /readyz?verbose has the details.'
+          'A condition needs an operator: {{ $labels.alarm }}. /readyz?verbose or the runbook has the details.'
         ),
         alert(
           'MooringCertificateExpires',

@@ -240,7 +240,10 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     ordinary(['MooringForeignWriter', 'MooringTwoControllers'], 'kubectl create volumeattachment', { 'foreign creates': '0x10 1x300' }),
     // What a restore brings back is no other writer's work, and its grace is no refusal to look at: one alert says that it was.
     outage('MooringAlarm', 'warning', 5, 9, 45, { restored: '0x6 1x4 0x300', 'foreign phases': '0x6 40x300', 'restore grace': ['mooring_guard_refusals_total', { instance: 'a', guard: 'RestoreGrace' }, '0x6 0+50x4 200x300'] }, 'etcd was restored'),
-    outage('MooringAlarm', 'warning', 5, 12, 20, { late: '0x6 0+1x6 6x300' }, 'requests time out'),
+    outage('MooringAlarm', 'warning', 5, 12, 25, { late: '0x6 0+1x6 6x300' }),
+    // A stuck object is tried again every two minutes in the end.
+    outage('MooringAlarm', 'warning', 5, 20, 40, { late: '0x6 1x1 2x1 3x1 4x1 5x1 6x1 7x1 8x300' }, 'a webhook hangs for one object'),
+    ordinary(['MooringAlarm'], 'etcd stands still once, for ten requests', { late: '0x6 10x300' }),
     ordinary(['MooringAlarm'], 'an API server restarts: two requests are lost', { late: '0x6 2x300' }),
     // A week and ten minutes are left; renewed after half an hour.
     outage('MooringCertificateExpires', 'warning', 9, 25, 40, { 'a serves': '605400x30 31536000x300' }),

@@ -387,6 +387,7 @@ impl Planner {
             return;
         }
         // 3. The decision, and what is reported of it.
+        let shown = self.state.objects.pods.observed();
         let decision = self.judge_volume(&volume, now);
         let reason = Arc::new(decision.reason);
         let deleted_by = (reason.row().2 == WaitsFor::Deletion).then(|| {
@@ -399,7 +400,7 @@ impl Planner {
         let (attempt, outcome) = (self.attempt(&target), (decision.events, decision.step.is_some()));
         if matches!(*reason, VolumeReason::UsedByPods(_))
             && let Some(claim) = reference.and_then(|key| self.state.objects.claims.get(&key))
-            && self.state.objects.pods.observed() < claim.metadata.resource_version
+            && shown < claim.metadata.resource_version
         {
             // That the pods are shown as of the claim made anew (S44), nothing may tell.
             self.queue.add_at(&target, now + LOOK_AGAIN);

@@ -139,6 +139,17 @@ fn log(op: &Op, attempt: u32, result: &Result<Answer, CallError>) {
             tracing::warn!(object, namespace, request, about, attempt, error, "request failed");
         }
         _ => {
+            if let (Call::Directory(about), Ok(Answer::Directory(Err(error)))) = (&op.call, result) {
+                return tracing::warn!(
+                    object,
+                    namespace,
+                    request = "directory",
+                    ?about,
+                    attempt,
+                    error,
+                    "request failed"
+                );
+            }
             let request = op.call.write_kind().map_or("read", WriteKind::as_str);
             let about = op.call.target().map(tracing::field::display);
             let error = result.as_ref().err().map(tracing::field::display);

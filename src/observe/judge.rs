@@ -124,7 +124,7 @@ impl Judge {
 
     /// Takes a write that mooring would make. Returns whether it wants something new.
     pub fn wish(&mut self, wish: Wish, objects: &Objects) -> bool {
-        let mutations = wished(&wish.request, objects);
+        let mutations = wished(&wish.request, &self.world, objects);
         let told = self.newest.iter().rev().find(|(at, _)| *at <= wish.made);
         let revision = told.map(|(_, revision)| *revision).unwrap_or_default();
         let is_old = wish.made < self.begun + BEGINNING;

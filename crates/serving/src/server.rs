@@ -9,7 +9,7 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::rustls::ServerConfig;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -19,6 +19,9 @@ use super::{certificates::OwnCertificate, connection::serve, connections::Connec
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, which is usually a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// After how long a lack that goes on is logged again.
+const ACCEPT_TOLD_AGAIN: Duration = Duration::from_mins(10);
 /// How often certificate files are read again. KCM is told of changes, and looks each minute.
 const RELOAD: Duration = Duration::from_secs(10);
 /// Connections that the kernel holds until they are accepted.
@@ -92,14 +95,15 @@ impl Server {
         // Ends what is still open after the drain.
         let over = CancellationToken::new();
         let _over = over.clone().drop_guard();
-        // Of all, with successes between: a lack of file descriptors fails ten times a second, and is told ever more rarely.
-        let mut failures: u64 = 0;
+        // A lack of file descriptors fails ten times a second: it is told when it begins, and every ten minutes.
+        let (mut failures, mut told) = (0_u64, None::<Instant>);
         while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
             let (stream, from) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     failures += 1;
-                    if failures.is_power_of_two() {
+                    if told.is_none_or(|told| told.elapsed() >= ACCEPT_TOLD_AGAIN) {
+                        told = Some(Instant::now());
                         tracing::warn!(attempt = failures, %error, "could not accept a connection");
                     }
                     stop.run_until_cancelled(sleep(ACCEPT_PAUSE)).await;

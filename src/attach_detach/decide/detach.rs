@@ -23,7 +23,7 @@ pub(in crate::attach_detach) fn prove_unpublished(
     }
     let node = view.node.and_then(|state| state.node.as_deref());
     match &view.node_volume.unpublishing {
-        Unpublishing::Proven(proof) if proof.is_about(node) && (proof.unused || forced.is_some()) => {
+        Unpublishing::Proven(proof) if proof.is_about(node) && (proof.is_unused() || forced.is_some()) => {
             Ok(proof.clone())
         }
         _ => Err(withdraw(Some(AttachStep::ReadNode), Waiting::DetachWaitingForUnpublish)),

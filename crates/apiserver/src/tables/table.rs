@@ -198,7 +198,7 @@ impl<T: Narrow> Table<T> {
         let mut part = self.objects.write(key);
         let Entry::Occupied(present) = part.entry(key.clone()) else { return was_unreadable };
         if present.get().object.metadata().resource_version > revision {
-            return false;
+            return was_unreadable;
         }
         self.note_final_state(key, final_state);
         self.counters.gone(&present.remove().object);

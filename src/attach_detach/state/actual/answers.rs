@@ -78,7 +78,7 @@ impl NodeVolume {
             return None;
         }
         // A DELETE that was refused is a failure until one is not.
-        if was_uncertain || is_settled || why_read.is_some() {
+        if (was_uncertain && self.uncertain.is_none()) || is_settled || why_read.is_some() {
             self.retry = Retry::default();
         }
         self.uid().filter(|_| is_there && why_read == Some(WhyRead::MadeByAnother)).cloned()

@@ -20,9 +20,9 @@ use crate::controller::{in_doubt::InDoubt, retry::Retry, undone::Undone};
 #[derive(Clone, Debug, Default)]
 pub struct NodeRequests {
     /// At most one patch or read is under way, so that answers come in the order of requests.
-    pub is_under_way: bool,
+    pub(in crate::attach_detach) is_under_way: bool,
     /// The node has moved past what was last seen of it: nothing is written before it was read live.
-    pub is_outdated: bool,
+    pub(in crate::attach_detach) is_outdated: bool,
     /// The revision that a patch named when it was refused for that, if the node was not read since.
     refused: Option<ResourceVersion>,
     /// Since when something has waited to be written, in case more comes.

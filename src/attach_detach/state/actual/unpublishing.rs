@@ -29,11 +29,15 @@ pub struct Sequence(pub u64);
 pub struct Unpublished {
     /// `None` for a node that a live read did not find.
     node: Option<Uid>,
-    /// Whether the volume was not in use.
-    pub unused: bool,
+    unused: bool,
 }
 
 impl Unpublished {
+    /// Whether the volume was not in use.
+    pub fn is_unused(&self) -> bool {
+        self.unused
+    }
+
     /// What an answer proves, a node or "not found". Only for answers to our own requests: a watch may lag. A node that does
     /// not exist publishes nothing. That says nothing of the machine, so it is the caller's business whether the volume was in
     /// use when last seen.
