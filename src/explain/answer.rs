@@ -105,9 +105,8 @@ fn answer(view: &View<'_>, subject: &ObjectRef) -> Explanation {
     let chain = chain(subject, &links);
     let mut unknown = unknown(&links);
     if matches!(subject, ObjectRef::Class(_)) && verdict != Verdict::NotFound {
-        unknown.push(
-            "The claims of the class were not read: mooring doctor reports those that wait.".to_owned(),
-        );
+        unknown
+            .push("Which claims of the class wait is not told here: mooring doctor reports them.".to_owned());
     }
     Explanation {
         api_version: API_VERSION,
@@ -197,9 +196,9 @@ fn who_has(view: &View<'_>, name: &VolumeName) {
         view.want(|| Read::pods_in(key.namespace()));
     }
     let claim = key.as_ref().and_then(|key| get::<PersistentVolumeClaim>(view, key));
-    let is_known = claim.is_some() || key.is_some_and(|key| view.is_open(&ObjectRef::Claim(key)));
+    let is_nobodys = key.is_none_or(|key| view.snapshot.is_absent(&ObjectRef::Claim(key)));
     let elsewhere = claim.filter(|claim| claim.spec.volume_name != *name);
-    if !is_known || elsewhere.is_some() {
+    if is_nobodys || elsewhere.is_some() {
         view.list::<PersistentVolumeClaim>();
     }
     if let Some(claim) = elsewhere.filter(|_| view.is_noted()) {

@@ -59,17 +59,16 @@ pub(super) fn look(view: &View<'_>, id: &VolumeId, nodes: &BTreeSet<NodeName>, e
         if is_listed && (!is_csi || !is_waited_for(view, id, node)) {
             continue;
         }
-        view.sidecars();
-        match exclusive_in {
-            Some(namespace) if is_csi => {
-                view.want(|| Read::pods_in(namespace));
+        if let Some(namespace) = exclusive_in {
+            view.want(|| Read::pods_in(namespace));
+        }
+        if is_csi {
+            view.sidecars();
+            if exclusive_in.is_some() {
                 holders(view, id);
             }
-            Some(namespace) => {
-                view.want(|| Read::pods_in(namespace));
-                view.list::<Node>();
-            }
-            None => {}
+        } else if exclusive_in.is_some() {
+            view.list::<Node>();
         }
     }
 }
@@ -127,7 +126,7 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
             // But what the controller writes next it writes all the same.
             link.step.next = link.step.next.take().filter(|_| node_volume.write.is_some());
         }
-        links.push(on_two_nodes(view, twice, node));
+        links.push(on_two_nodes(view, twice));
         return links;
     }
     if let Some(Waiting::HeldByNode { conflict }) = &node_volume.waiting
@@ -149,15 +148,12 @@ pub(super) fn links(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Vec<
 }
 
 /// A disk that two machines may write.
-fn on_two_nodes(view: &View<'_>, twice: &Twice, node: &NodeName) -> Link {
-    let subject = match &twice.volume {
-        Some(volume) => ObjectRef::Volume(volume.clone()),
-        None => ObjectRef::Node(node.clone()),
-    };
+pub(super) fn on_two_nodes(view: &View<'_>, twice: &Twice) -> Link {
     let of_node =
         |(name, _): &(AttachmentName, _)| Some(get::<VolumeAttachment>(view, name)?.spec.node_name.clone());
     let later = twice.in_use.clone().or_else(|| twice.attachments.iter().rev().find_map(of_node));
-    let later = later.unwrap_or_else(|| node.clone());
+    let later = later.unwrap_or_default();
+    let subject = twice.volume.clone().map_or_else(|| ObjectRef::Node(later.clone()), ObjectRef::Volume);
     let link = Link::told(&subject, ATTACHED_TWICE, &[("told", &twice.told), ("later", &later)]);
     link.since(twice.attachments.iter().filter_map(|(_, since)| *since).min())
 }
@@ -236,11 +232,11 @@ fn holder(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
     let facts: Facts<'_> =
         &[("node", node), ("pod", user), ("since", &silent_for(view, node)), ("told", &told)];
     let mut link = Link::told(&subject(volume, node), case, facts).detail(format!("on {node}"));
-    if let Some(silent) = silent {
-        return Some(brought_back(link, node, Some(&silent), "the detach follows"));
-    }
     if late.is_some_and(|late| late > OVERDUE) {
         link.verdict = Verdict::Blocked;
+    }
+    if let Some(silent) = silent {
+        link = brought_back(link, node, Some(&silent), "the detach follows");
     }
     Some(link)
 }
@@ -254,8 +250,9 @@ fn silent_for(view: &View<'_>, node: &NodeName) -> String {
 /// A node that is not Ready holds a volume, or is to; and what follows when it is back.
 pub(super) fn brought_back(link: Link, node: &NodeName, object: Option<&Node>, then: &str) -> Link {
     let case = match object {
-        Some(object) if object.is_out_of_service() => "+silent node declared off",
+        Some(object) if object.kubelet_speaks() && object.is_out_of_service() => "+ailing node declared off",
         Some(object) if object.kubelet_speaks() => "+ailing node",
+        Some(object) if object.is_out_of_service() => "+silent node declared off",
         _ => "+silent node",
     };
     link.and(case, &[("node", node), ("then", &then)])

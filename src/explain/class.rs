@@ -9,17 +9,18 @@ use super::{
     claim::NO_PROVISIONER,
     links::{Link, missing},
     report::Verdict,
-    sidecars::{Presence, Sidecar},
+    sidecars::{Presence, SILENCE, Sidecar},
     view::View,
 };
-use crate::binder::{annotations::csi_name, matching::predicate::claim_class};
+use crate::binder::{
+    annotations::{PROVISIONED_BY, STORAGE_PROVISIONER, csi_name},
+    matching::predicate::claim_class,
+};
 
 /// The link of a class.
 pub(super) fn link(view: &View<'_>, name: &ClassName) -> Link {
     let subject = ObjectRef::Class(name.clone());
     view.list::<StorageClass>();
-    // Who has made volumes is there, or was.
-    view.list::<PersistentVolume>();
     let Some(class) = view.read::<StorageClass>(name) else {
         let mut link = missing::<StorageClass>(view, &subject, name, "NotFound");
         if link.verdict == Verdict::NotFound {
@@ -36,6 +37,7 @@ pub(super) fn link(view: &View<'_>, name: &ClassName) -> Link {
         _ if driver == NO_PROVISIONER => "NoProvisioner",
         Presence::Seen => "ProvisionerSeen",
         Presence::NoLease => "ProvisionerUnknown without lease",
+        Presence::NotSeen if !is_missed(view, driver) => "ProvisionerUnknown unread",
         Presence::Unknown => "ProvisionerUnknown unread",
         Presence::Gone(_) | Presence::NotSeen => "ProvisionerNotSeen",
     };
@@ -47,6 +49,23 @@ pub(super) fn link(view: &View<'_>, name: &ClassName) -> Link {
         detail.push_str("  expandable");
     }
     first.detail(detail)
+}
+
+/// Whether a provisioner of which nothing is seen is missed. Of one without leader election and CSIDriver (kind, k3s) only the
+/// volumes that it made show that there is one, or was, and only a claim that has waited for it shows that there is none.
+fn is_missed(view: &View<'_>, driver: &str) -> bool {
+    view.list::<PersistentVolume>();
+    view.list::<PersistentVolumeClaim>();
+    let is_its = |it: &PersistentVolume| it.metadata.annotation(PROVISIONED_BY) == Some(driver);
+    let has_waited = |it: &PersistentVolumeClaim| {
+        let until = it.metadata.creation_timestamp.unwrap_or_default().checked_add(SILENCE);
+        it.metadata.annotation(STORAGE_PROVISIONER) == Some(driver)
+            && it.status.phase == ClaimPhase::Pending
+            && until.is_ok_and(|until| until < view.now())
+    };
+    view.snapshot.is_whole::<PersistentVolume>()
+        && view.snapshot.keys(is_its).is_empty()
+        && !view.snapshot.keys(has_waited).is_empty()
 }
 
 /// Which claims wait for a class that does not exist: for volumes that are made by hand, or by mistake.

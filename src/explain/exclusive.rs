@@ -47,7 +47,7 @@ struct Places {
     /// Two PersistentVolumes may stand for it. One that says so is enough.
     is_exclusive: bool,
     attachments: Vec<Arc<VolumeAttachment>>,
-    /// Nodes that are well and report it in use, without an attachment and without a pod that waits for one.
+    /// Nodes whose kubelet reports it in use, without an attachment and without a pod that waits for one.
     in_use: BTreeSet<NodeName>,
 }
 
@@ -76,7 +76,7 @@ fn in_use(snapshot: &Snapshot, outlook: &Outlook, all: &mut BTreeMap<VolumeId, P
             let is_elsewhere = all.get(&id).is_some_and(|places| {
                 places.is_exclusive && places.attachments.iter().all(|it| it.spec.node_name != name)
             });
-            if is_elsewhere && node.is_ready() {
+            if is_elsewhere && node.kubelet_speaks() {
                 suspected.insert((id, name.clone()));
             }
         }

@@ -21,12 +21,15 @@ use crate::attach_detach::state::desired::volume_name::VolumeId;
 /// The link of an attachment that the controller did not make and does not touch, if it is such a one.
 pub(super) fn foreign(view: &View<'_>, name: &AttachmentName) -> Option<Link> {
     let (volume, node) = view.attach_detach.foreign.get(name)?;
-    let case = if volume.is_some() { "ForeignAttachment" } else { "VolumeMissing of attachment" };
     let subject = ObjectRef::Attachment(name.clone());
     let object = get::<VolumeAttachment>(view, name)?;
     if let Some(deleted) = object.metadata.deletion_timestamp.as_deref().copied() {
         return Some(foreign_deleted(view, &subject, &object, deleted));
     }
+    let source = object.spec.source.persistent_volume_name.clone().map(ObjectRef::Volume);
+    let is_unread = source.is_some_and(|it| !view.snapshot.holds(&it) && !view.snapshot.is_absent(&it));
+    let missing = if is_unread { "VolumeMissing unread" } else { "VolumeMissing of attachment" };
+    let case = if volume.is_some() { "ForeignAttachment" } else { missing };
     let uses = |volume: &VolumeId| {
         let object = get::<Node>(view, node);
         object.is_none_or(|node| node.uses(volume.as_str()) || node.lists(volume.as_str()))

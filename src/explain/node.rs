@@ -79,7 +79,8 @@ pub(super) fn own(view: &View<'_>, name: &NodeName, node: &Node) -> Link {
         (true, true) => link("Ready", &no_pod),
         (true, false) => {
             // Where nothing is, or force is on its way, it is no one's trouble yet.
-            let since = since.filter(|_| view.has_volumes(name) && !is_out_of_service);
+            let since =
+                since.filter(|_| view.has_volumes(name) && (!is_out_of_service || node.kubelet_speaks()));
             let link = link("NotReady", &no_pod).verdict(Verdict::of_wait(since, view.now()));
             brought_back(link, name, Some(node), "the detach follows")
         }

@@ -190,6 +190,8 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
                 let told = links.swap_remove(first);
                 links.retain(|link| !is_told(link));
                 links.push(told);
+            } else if let Some(twice) = view.twice().get(&id) {
+                links.push(attachment::on_two_nodes(view, twice));
             }
             // Of a pod without a node, who has its volume elsewhere is not asked.
             if node.is_none() {

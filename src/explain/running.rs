@@ -22,7 +22,7 @@ pub(super) fn link(view: &View<'_>, pod: &Pod) -> Option<Link> {
     if node.is_empty() || pod.is_terminated() {
         return None;
     }
-    if let Some(link) = ending(view, pod).or_else(|| silent(view, pod, "its kubelet reports again")) {
+    if let Some(link) = ending(view, pod).or_else(|| silent(view, pod, "its kubelet is well again")) {
         return Some(link);
     }
     if pod.status.phase == PodPhase::Running {
@@ -52,7 +52,7 @@ fn silent(view: &View<'_>, pod: &Pod, until: &str) -> Option<Link> {
 fn ending(view: &View<'_>, pod: &Pod) -> Option<Link> {
     // The time of the deletion is when the pod's grace is over.
     let over = pod.metadata.deletion_timestamp.as_deref()?;
-    if let Some(link) = silent(view, pod, "its kubelet reports again, or the pod is removed") {
+    if let Some(link) = silent(view, pod, "its kubelet is well again, or the pod is removed") {
         return Some(link);
     }
     let late = view.now().as_second() - over.as_second();

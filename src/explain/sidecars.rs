@@ -1,9 +1,9 @@
 //! Whether the side-cars of a CSI driver are there, and how they run.
 //!
 //! In: leases, events and the pods of drivers, as far as they were read. Out: seen, gone, without lease, not seen, or not
-//! known. A side-car may run without leader election, so that without a lease it counts as absent at once only when
-//! nothing else shows the driver, either (no CSIDriver object, no event), and otherwise when it was asked and has long
-//! said nothing.
+//! known. A side-car may run without leader election: without a lease it counts as absent when it was asked and has said
+//! nothing for two minutes. If nothing else shows the driver, either (no CSIDriver object, no event), it counts so also
+//! where nobody knows when it was asked.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,10 +23,7 @@ use super::{
     snapshot::{LEASES, Snapshot},
     subject::field,
 };
-use crate::{
-    binder::annotations::PROVISIONED_BY,
-    fence::arguments::{value, words_of},
-};
+use crate::fence::arguments::{value, words_of};
 
 /// Which side-car.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
@@ -80,8 +77,6 @@ pub struct Sidecars<'a> {
     snapshot: &'a Snapshot,
     leases: BTreeMap<&'a str, &'a Lease>,
     event_sources: BTreeSet<&'a str>,
-    /// Provisioners that have made volumes which are there.
-    makers: BTreeSet<String>,
 }
 
 impl<'a> Sidecars<'a> {
@@ -102,12 +97,7 @@ impl<'a> Sidecars<'a> {
             source.split('_').next()
         });
         let event_sources = sources.filter(|source| !source.is_empty()).collect();
-        let mut makers = BTreeSet::new();
-        snapshot.objects.volumes.for_each(|volume| {
-            let maker = volume.metadata.annotation(PROVISIONED_BY);
-            makers.extend(maker.filter(|maker| !makers.contains(*maker)).map(str::to_owned));
-        });
-        Self { snapshot, leases, event_sources, makers }
+        Self { snapshot, leases, event_sources }
     }
 
     /// The lease of a side-car.
@@ -145,7 +135,7 @@ impl<'a> Sidecars<'a> {
         let is_installed = self.snapshot.objects.drivers.get(&DriverName::from(driver)).is_some();
         let has_spoken = match sidecar {
             Sidecar::Attacher => false,
-            Sidecar::Provisioner => self.event_sources.contains(driver) || self.makers.contains(driver),
+            Sidecar::Provisioner => self.event_sources.contains(driver),
             Sidecar::Resizer => self.event_sources.contains(format!("external-resizer {driver}").as_str()),
         };
         let was_looked_for = self.snapshot.was_read(LEASES) && self.snapshot.is_listed::<CsiDriver>();

@@ -153,7 +153,7 @@ impl Snapshot {
         self.is_listed::<T>() && !self.unreadable.iter().any(|object| object.kind() == T::KIND)
     }
 
-    /// Notes that something without a table (`leases`, the `pods of drivers`) was read, whole.
+    /// Notes that something without a table (`leases`, `events`) was read, whole.
     pub fn note_read(&mut self, what: &'static str) {
         self.listed.insert(what);
     }

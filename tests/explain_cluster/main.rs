@@ -147,6 +147,7 @@ fn ask(case: &Case) -> Result<Answer, Failed> {
                 ["relink", name, volume] => Repair::Relink(claim(name), (*volume).into()),
                 ["free", volume] => Repair::Free((*volume).into()),
                 ["unstick", volume, "on", node] => Repair::Unstick(cluster::attachment_name(volume, node)),
+                ["unstick", name] => Repair::Unstick((*name).into()),
                 other => return Err(format!("{other:?} is no repair").into()),
             };
             let found = repair(&snapshot, &what);

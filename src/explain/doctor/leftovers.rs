@@ -13,6 +13,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::groups::Groups;
 use crate::{
+    attach_detach::{dry_run::volume_of, state::desired::volume_name::VolumeId},
     binder::{matching::predicate::capacity, reasons::VolumeReason},
     explain::{
         age, foreign,
@@ -25,8 +26,8 @@ use crate::{
 
 pub(super) fn look(view: &View<'_>, groups: &mut Groups<'_>) {
     let volumes = view.objects().volumes.snapshot();
-    let csi = volumes.iter().filter_map(|(name, volume)| Some((volume.spec.csi.as_ref()?, name)));
-    let mut handles = index(csi.map(|(csi, name)| ((csi.driver.as_str(), &*csi.volume_handle), name)));
+    let ids = volumes.keys().filter_map(|name| Some((volume_of(view.objects(), name)?, name)));
+    let mut handles = index(ids.filter(|(id, _)| !id.driver_and_handle().0.is_empty()));
     let is_kept = |(name, volume): &(&VolumeName, &PersistentVolume)| {
         let place = view.binder.as_ref().and_then(|binder| binder.volumes.get(*name));
         let reason = place.and_then(|place| place.reason.as_deref());
@@ -61,15 +62,16 @@ fn twice(view: &View<'_>, groups: &mut Groups<'_>) {
     }
 }
 
-fn shared_handles(handles: &BTreeMap<(&str, &str), Vec<&VolumeName>>, groups: &mut Groups<'_>) {
-    for ((driver, handle), names) in handles {
+fn shared_handles(handles: &BTreeMap<VolumeId, Vec<&VolumeName>>, groups: &mut Groups<'_>) {
+    for (id, names) in handles {
+        let (driver, handle) = id.driver_and_handle();
         let told: Vec<&str> = names.iter().map(|name| name.as_str()).take(4).collect();
         for name in names {
             let subject = ObjectRef::Volume((*name).clone());
-            let facts: Facts<'_> = &[("told", &told.join(", ")), ("handle", handle), ("driver", driver)];
+            let facts: Facts<'_> = &[("told", &told.join(", ")), ("handle", &handle), ("driver", &driver)];
             let link = Link::told(&subject, "HandleShared", facts);
             // Many handles of a driver are one mistake.
-            let about = if handles.len() > 5 { *driver } else { *handle };
+            let about = if handles.len() > 5 { driver } else { handle };
             groups.note(&link, about, (subject, "volume", None));
         }
     }

@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    age,
+    age, foreign,
     report::{API_VERSION, Observed, Verdict},
     sidecars::{Presence, Sidecar},
     snapshot::{PODS_THERE, Snapshot, Unseen},
@@ -145,7 +145,9 @@ pub fn drain(snapshot: &Snapshot, name: &NodeName, earlier: Option<&Snapshot>) -
     let on_node = view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
     let mut volumes: Vec<DrainedVolume> =
         on_node.filter_map(|((volume, _), it)| node_volume(&view, name, volume, it)).collect();
-    volumes.extend(foreign(&view, name));
+    let foreign: Vec<_> = foreign(&view, name).collect();
+    let hides = foreign.contains(&None);
+    volumes.extend(foreign.into_iter().flatten());
     volumes.sort_by(|one, other| {
         let key = |it: &DrainedVolume| (it.stage, it.since.unwrap_or(Timestamp::MAX));
         key(one).cmp(&key(other)).then_with(|| one.volume.cmp(&other.volume))
@@ -181,7 +183,7 @@ pub fn drain(snapshot: &Snapshot, name: &NodeName, earlier: Option<&Snapshot>) -
         unseen: snapshot.unseen.clone(),
         unknown,
     };
-    answer.verdict = verdict(snapshot, &answer);
+    answer.verdict = if hides { Verdict::Forbidden } else { verdict(snapshot, &answer) };
     answer
 }
 
@@ -254,7 +256,7 @@ fn node_volume(
     let object = persistent.as_ref().and_then(|name| get::<PersistentVolume>(view, name));
     let claim = object.and_then(|it| it.spec.claim_ref.as_ref().map(ClaimRef::key)).or(claim_of_pod);
     let (stage, since, waits_for) =
-        stage(view, node.as_deref(), attachment.as_deref(), &pods, is_used, outlook, driver);
+        stage(view, node.as_deref(), attachment.as_deref(), &pods, is_used, outlook);
     let is_timed = outlook.waiting.as_ref().is_some_and(|waiting| waiting.forced_at().is_some());
     Some(DrainedVolume {
         volume: match persistent {
@@ -272,24 +274,37 @@ fn node_volume(
     })
 }
 
-/// Attachments that no controller takes away: under another name than their volume's, or of a volume that is gone.
-fn foreign<'a>(view: &'a View<'_>, name: &'a NodeName) -> impl Iterator<Item = DrainedVolume> + 'a {
+/// Attachments that no controller takes away: under another name than their volume's, or of a volume that is gone. None of one
+/// whose volume could not be read (S42).
+fn foreign<'a>(view: &'a View<'_>, name: &'a NodeName) -> impl Iterator<Item = Option<DrainedVolume>> + 'a {
     let there = view.attach_detach.foreign.iter().filter(move |(_, (_, node))| node == name);
-    there.filter_map(|(name, _)| {
+    there.map(|(name, _)| {
+        foreign::foreign(view, name).filter(|link| link.verdict != Verdict::Forbidden)?;
         let attachment = get::<VolumeAttachment>(view, name)?;
-        let metadata = &attachment.metadata;
+        let made = attachment.metadata.creation_timestamp;
+        let by_hand = || (DrainStage::Mounted, made, told("+drain foreign", &[("name", name)]));
+        let (stage, since, waits_for) = detaching(&attachment).unwrap_or_else(by_hand);
         let source = attachment.spec.source.persistent_volume_name.as_ref();
         Some(DrainedVolume {
             volume: source.map_or_else(|| name.to_string(), ToString::to_string),
             driver: attachment.spec.attacher.to_string(),
             claim: None,
             pod: None,
-            stage: DrainStage::Mounted,
-            since: metadata.deletion_timestamp.as_deref().copied().or(metadata.creation_timestamp),
-            waits_for: told("+drain foreign", &[("name", name)]),
+            stage,
+            since,
+            waits_for,
             is_timed: false,
         })
     })
+}
+
+/// The same of [`stage`] for an attachment that is being deleted.
+fn detaching(attachment: &VolumeAttachment) -> Option<(DrainStage, Option<Timestamp>, String)> {
+    let deleted = attachment.metadata.deletion_timestamp.as_deref()?;
+    let error = attachment.status.detach_error.as_ref().and_then(|error| error.message.lines().next());
+    let case = if error.is_some() { "+drain attacher error" } else { "+drain attacher" };
+    let facts: Facts<'_> = &[("driver", &attachment.spec.attacher), ("told", &error.unwrap_or_default())];
+    Some((DrainStage::Detaching, Some(*deleted), told(case, facts)))
 }
 
 /// How far a volume is, since when, and what has to happen.
@@ -300,17 +315,11 @@ fn stage(
     pods: &[Arc<Pod>],
     is_used: bool,
     outlook: &NodeVolumeOutlook,
-    driver: &str,
 ) -> (DrainStage, Option<Timestamp>, String) {
-    let is_alive = node.is_some_and(Node::is_ready);
+    let is_alive = node.is_some_and(Node::kubelet_speaks);
     let code = outlook.waiting.as_ref().map(Waiting::code);
-    if let Some(attachment) = attachment
-        && let Some(deleted) = attachment.metadata.deletion_timestamp.as_deref()
-    {
-        let error = attachment.status.detach_error.as_ref().and_then(|error| error.message.lines().next());
-        let case = if error.is_some() { "+drain attacher error" } else { "+drain attacher" };
-        let text = told(case, &[("driver", &driver), ("told", &error.unwrap_or_default())]);
-        return (DrainStage::Detaching, Some(*deleted), text);
+    if let Some(detaching) = attachment.and_then(detaching) {
+        return detaching;
     }
     if let Some(pod) = pods.iter().find(|pod| pod.metadata.is_terminating()) {
         let (since, grace) = grace(view.snapshot, pod);

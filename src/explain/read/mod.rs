@@ -51,7 +51,7 @@ const READS_AT_ONCE: usize = 16;
 const READ_PATIENCE: Duration = Duration::from_mins(1);
 /// Objects on a page of a list: the API server looks, for each page, at all that are still to come.
 const LIST_PAGE: usize = 10_000;
-/// Rounds of reading: each follows references one step, and the longest chain has six.
+/// Rounds of reading: each follows references one step, and the longest chain has eight or so.
 const MOST_ROUNDS: usize = 12;
 
 /// The API server cannot be asked at all: why.

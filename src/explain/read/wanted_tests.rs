@@ -1,6 +1,9 @@
 //! What is read for each question, as tables.
 
-use apiserver::{ids::ClaimKey, kinds::ObjectRef};
+use apiserver::{
+    ids::ClaimKey,
+    kinds::{CsiDriver, ObjectRef},
+};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -8,7 +11,7 @@ use crate::{
     attach_detach::state::desired::volume_name::VolumeId,
     explain::{
         answer::needed,
-        snapshot::{Snapshot, Unseen},
+        snapshot::{LEASES, Snapshot, Unseen},
         subject,
     },
 };
@@ -285,11 +288,17 @@ fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
                 "volumeattachments",
             ],
         ),
+        ("a class", "sc/fast", seen([class()]), &["leases", "storageclass/fast", "storageclasses"]),
         (
-            "a class",
+            "a class of whose provisioner nothing is seen",
             "sc/fast",
-            seen([class()]),
-            &["leases", "persistentvolumes", "storageclass/fast", "storageclasses"],
+            {
+                let mut snapshot = seen([class()]);
+                snapshot.note_read(LEASES);
+                snapshot.note_listed::<CsiDriver>();
+                snapshot
+            },
+            &["leases", "persistentvolumeclaims", "persistentvolumes", "storageclass/fast", "storageclasses"],
         ),
     ];
     for (name, subject, seen, expected) in cases {

@@ -88,8 +88,11 @@ pub(super) fn propose(snapshot: &Snapshot, name: &AttachmentName, proof: &mut Pr
     let is_it = |id: &VolumeId| {
         id.attachment_name(node) == *name || own.as_ref().is_some_and(|own| may_be_same(own, id))
     };
-    let is_known = named.is_some()
-        || source.is_some_and(|source| snapshot.is_absent(&ObjectRef::Volume(source.clone())));
+    // A volume that is gone leaves the name, which was computed of its disk and node.
+    let hash = name.as_str().strip_prefix("csi-").filter(|hash| hash.len() == 64);
+    let is_computed = hash.is_some_and(|hash| hash.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let is_gone = source.is_some_and(|it| snapshot.is_absent(&ObjectRef::Volume(it.clone())));
+    let is_known = named.is_some() || (is_gone && is_computed);
     let bound = snapshot.keys(|volume: &PersistentVolume| {
         let is_meant = Some(&volume.key()) == source || identity(volume).is_some_and(|id| is_it(&id));
         is_meant && volume.status.phase == VolumePhase::Bound

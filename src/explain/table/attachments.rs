@@ -2,7 +2,7 @@
 //! decision, `driver`, `pod`, `other` (a node, an attachment, an object), `since` ("", or " for 5m"), `asked` ("", or " 5m ago") where a reason has them.
 
 use super::row::{Part::Also, Row, care, never, next, rows, safe, waits};
-use crate::explain::report::Verdict::{Blocked, Healthy, Waiting};
+use crate::explain::report::Verdict::{Blocked, Forbidden, Healthy, Waiting};
 
 const ANSWERS: &str = "the attacher answers: within seconds as a rule";
 
@@ -125,6 +125,11 @@ rows! {
             "kubectl describe node {node}"),
         never("declare {node} out of service, or delete it, while its kubelet reports: its machine runs, and may write"),
         Also("+never by hand");
+    "+ailing node declared off": Blocked, "",
+        care("it has the taint node.kubernetes.io/out-of-service, and its machine runs: volumes are detached under its \
+              pods by force. Take the taint off",
+            "kubectl taint node {node} node.kubernetes.io/out-of-service-"),
+        Also("+ailing node");
     "+silent node declared off": Blocked, "",
         safe("bring {node} back: {then} when its kubelet reports", ""),
         safe("it has the taint node.kubernetes.io/out-of-service already: its pods are removed, and its \
@@ -145,7 +150,7 @@ rows! {
     "VolumeMissing of attachment": Blocked,
         "its volume does not exist, so it is not known what it attaches: it stays until it is deleted",
         Also("+foreign");
-    "VolumeMissing unread": Blocked,
+    "VolumeMissing unread": Forbidden,
         "its volume could not be read: its state on {node} is unknown";
     "+foreign": Blocked, "",
         safe("find out who made it, and what for",
@@ -171,7 +176,7 @@ rows! {
     // Nodes.
     "Ready": Healthy, "{told}";
     "NotReady": Waiting, "{told}",
-        next("Recheck", "its kubelet reports again, or a pod there is deleted");
+        next("Recheck", "its kubelet is well again, or a pod there is deleted");
     "NodeNotManaged": Healthy, "{told}; its kubelet attaches volumes itself";
     "NodeNotManaged but needed": Blocked,
         "{told}; its kubelet attaches volumes itself, which it cannot do for those of CSI drivers: pod {pod} \
