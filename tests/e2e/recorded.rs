@@ -136,6 +136,13 @@ const RULED: &[Different] = &[
         "Waiting WaitingForProvisioner",
         "the claim has been handed to the provisioner that its class names by now",
     ),
+    ("node-gone", "node/lost", "Blocked ExclusiveAttachedTwice", "the disk has been attached a second time"),
+    (
+        "node-gone",
+        "pod/web-0 -n shop",
+        "Blocked ExclusiveAttachedTwice",
+        "the disk has been attached a second time",
+    ),
     ("nodes-full-or-declared-off", "node/off", "Waiting NotReady", "the volume has been detached by force"),
     (
         "nodes-full-or-declared-off",
@@ -161,6 +168,24 @@ const RULED: &[Different] = &[
     ("volumes-in-progress", "pv/pv-next", "Healthy Bound", "the volume has been bound"),
     ("volumes-in-progress", "pv/pv-releasing", "Healthy Retained", "the volume has been released"),
     ("volumes-in-progress", "pv/pv-unbound", "Healthy Available", "the volume has been freed"),
+    (
+        "volumes-of-unread-claims",
+        "pv/pv-next",
+        "Blocked Reserved",
+        "the volume is no longer that claim's, by its UID",
+    ),
+    (
+        "volumes-taken-back",
+        "pv/pv-data",
+        "Blocked Reserved",
+        "the volume is no longer that claim's, by its UID",
+    ),
+    (
+        "volumes-taken-back",
+        "pv/pv-logs",
+        "Blocked Reserved",
+        "the volume is no longer that claim's, by its UID",
+    ),
 ];
 
 pub fn stories() -> Vec<Story> {
