@@ -89,14 +89,8 @@ struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            force_on_timeout: true,
-            leads: true,
-            sweep: None,
-            attachment_calls: None,
-            lease: false,
-            others: None,
-        }
+        let (sweep, attachment_calls, others) = Default::default();
+        Self { force_on_timeout: true, leads: true, lease: false, sweep, attachment_calls, others }
     }
 }
 

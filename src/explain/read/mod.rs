@@ -1,9 +1,10 @@
 //! The offline reader: what an answer needs of a cluster, read with the rights of the one who asks.
 //!
-//! In: an API server and a [`Question`]. Out: the [`Snapshot`], with what was forbidden or did not arrive in `unseen`. The answer
-//! itself notes what it looks at, made of what is known by now, and [`whole`] what a question about more than one object needs;
-//! [`requests`] says how it is asked for. The reader asks in rounds until nothing more is wanted. It only ever sends `GET`. A part that cannot be read never ends the
-//! reading, and never stands for an object that is not there: that alone the server's own "not found" does.
+//! In: an API server and a [`Question`]. Out: the [`Snapshot`], with what was forbidden or did not arrive in `unseen`. The
+//! answer itself notes what it looks at, made of what is known by now, and [`whole`] what a question about more than one object
+//! needs; [`requests`] says how it is asked for. The reader asks in rounds until nothing more is wanted. It only ever sends
+//! `GET`. A part that cannot be read never ends the reading, and never stands for an object that is not there: that alone the
+//! server's own "not found" does.
 
 mod exchange;
 pub(in crate::explain) mod requests;
@@ -119,9 +120,15 @@ impl Reader {
         self.reach().await?;
         let mut snapshot = Snapshot::new(Timestamp::now());
         let mut done = BTreeSet::new();
-        for _ in 0..MOST_ROUNDS {
+        for round in 0.. {
             let new: Vec<Read> = needed_by(question, &snapshot).difference(&done).cloned().collect();
             if new.is_empty() {
+                break;
+            }
+            if round == MOST_ROUNDS {
+                let why = || format!("it was not read after {MOST_ROUNDS} rounds");
+                let unread = |read: &Read| Unseen { what: read.to_string(), why: why(), forbidden: false };
+                snapshot.unseen.extend(new.iter().map(unread));
                 break;
             }
             let objects = Arc::clone(&snapshot.objects);

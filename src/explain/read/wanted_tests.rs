@@ -67,7 +67,7 @@ fn node(name: &str) -> Value {
     })
 }
 
-fn seen(objects: impl IntoIterator<Item = Value>) -> Snapshot {
+pub(super) fn seen(objects: impl IntoIterator<Item = Value>) -> Snapshot {
     let mut snapshot = Snapshot::new(Timestamp::UNIX_EPOCH);
     for (number, mut object) in objects.into_iter().enumerate() {
         object["metadata"]["uid"] = json!(format!("u{number}"));

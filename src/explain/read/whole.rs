@@ -201,17 +201,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::explain::snapshot::Unseen;
-
-    fn seen(objects: impl IntoIterator<Item = Value>) -> Snapshot {
-        let mut snapshot = Snapshot::new(Timestamp::UNIX_EPOCH);
-        for (number, mut object) in objects.into_iter().enumerate() {
-            object["metadata"]["uid"] = json!(format!("u{number}"));
-            object["metadata"]["resourceVersion"] = json!("7");
-            snapshot.take(object).unwrap();
-        }
-        snapshot
-    }
+    use crate::explain::{read::wanted_tests::seen, snapshot::Unseen};
 
     fn reads(question: &Question, seen: &Snapshot) -> Vec<String> {
         let mut reads: Vec<String> = needed_by(question, seen).iter().map(ToString::to_string).collect();

@@ -201,6 +201,21 @@ mod tests {
     }
 
     #[test]
+    fn s40_a_delete_that_is_refused_again_and_again_pauses_also_while_a_create_may_still_land() {
+        let answered = answered(Instant::now(), 0);
+        let mut node_volume = NodeVolume::with_attachment(true, false);
+        node_volume.uncertain = Some(Uncertain { until: answered.now + SECOND, read_absent: false });
+        let uid = node_volume.uid().cloned().unwrap();
+        let refused = CallError::Conflict("moved on".to_owned());
+        for _ in 0..=3 {
+            assert!(node_volume.retry.pending(answered.now).is_none());
+            assert!(node_volume.delete_failed((&uid, ResourceVersion(0)), &refused, &answered));
+            assert_eq!(node_volume.read_found(&"va".into(), true, &answered), None);
+        }
+        assert!(node_volume.retry.pending(answered.now).is_some());
+    }
+
+    #[test]
     fn what_a_read_finds_is_ours_or_anothers_or_about_something_else() {
         let answered = answered(Instant::now(), 0);
         let other = || Some(WhyRead::MadeByAnother);
