@@ -4,7 +4,7 @@
 //! An act names its object by a number; who plays it takes the one of those that are there, so that any part of a
 //! script can be played alone.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use fastrand::Rng;
 
@@ -306,7 +306,10 @@ impl Script {
         let lives = seed % 4 == 2;
         let mut left = Duration::from_mins(if long { 50 } else { 10 });
         // What a pod was given there is to stay its own for longer than a force takes, also if its claim leads elsewhere then (S44).
+        // Nobody does anything else meanwhile that would excuse its loss.
+        let mut quiet = Duration::ZERO;
         if seed % 8 == 2 {
+            quiet = Duration::from_secs(OUTLASTS_FORCE + 60);
             let (node, claim) = (rng.usize(..3), rng.usize(..6));
             let silence = Act::Silence { node, time: Duration::from_secs(OUTLASTS_FORCE + 160) };
             script.steps.push(Step { pause: Duration::from_secs(20), act: silence, kill: None });
@@ -347,7 +350,7 @@ impl Script {
             );
             let kill = (is_of_people && !lives && rng.bool())
                 .then(|| Kill { write: rng.usize(1..4), point: rng.usize(..3) });
-            script.steps.push(Step { pause, act: act.clone(), kill });
+            script.steps.push(Step { pause: pause + mem::take(&mut quiet), act: act.clone(), kill });
             // A bind that the kill has cut in two is not to wait for a volume that goes.
             if kill.is_some() && rng.u8(..4) == 0 {
                 let act = Act::DeleteVolume { volume: rng.usize(..6), by_force: false };
