@@ -10,7 +10,7 @@ use std::{
 use libtest_mimic::Failed;
 use test_support::process::temporary_folder;
 
-use crate::scene;
+use crate::scene::{self, Certificate};
 
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/dashboards/alerts/rules.yaml");
 
@@ -81,6 +81,17 @@ impl Samples {
             format!("cluster=\"c\",namespace=\"mooring-system\",pod=\"{pod}\",container=\"mooring\"");
         self.add(format!("container_memory_working_set_bytes{{{labels}}}"), f64::from(percent));
         self.add(format!("kube_pod_container_resource_limits{{{labels},resource=\"memory\"}}"), 100.0);
+    }
+
+    /// The certificates of a replica, and when each expires in seconds of the scene.
+    pub fn certificates(&mut self, instance: &str, expiries: &BTreeMap<Certificate, f64>) {
+        for (certificate, expires) in expiries {
+            let name = match certificate {
+                Certificate::Serving => "mooring_serving_certificate_expiry_timestamp_seconds",
+                Certificate::Client => "mooring_client_certificate_expiry_timestamp_seconds",
+            };
+            self.add(format!("{name}{{cluster=\"c\",instance=\"{instance}\",job=\"mooring\"}}"), *expires);
+        }
     }
 
     /// A minute ends: what was not shown is not there.

@@ -15,8 +15,6 @@ use tokio::runtime::Builder;
 pub struct Scenes {
     pub outages: Vec<Scene>,
     pub ordinary: Vec<Ordinary>,
-    /// Alert → why an embedded cluster cannot have its trouble.
-    pub not_played: BTreeMap<String, String>,
 }
 
 impl Scenes {
@@ -112,6 +110,10 @@ pub enum Step {
     Fenced(bool),
     /// The share of the memory that it may use, in percent, as the kubelet and kube-state-metrics show it.
     Memory(u32),
+    /// In how many days the certificate expires that a replica serves with, or with which it identifies itself, as its page shows it.
+    Certificate(Certificate, u32),
+    /// A PersistentVolume as an API server that did not validate it stored it. No watch tells of it.
+    Stored(String),
     /// The server is put back to what it was, after it was told to remember.
     Remember,
     Restore,
@@ -127,6 +129,14 @@ pub enum Answering {
     Failing,
     /// After three seconds.
     Slow,
+}
+
+/// Which certificate of a replica.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "snake_case")]
+pub enum Certificate {
+    Serving,
+    Client,
 }
 
 /// How a driver's side works.

@@ -53,16 +53,17 @@ impl Shell {
         Self { path: format!("{}:{}", folder.display(), std::env::var("PATH").unwrap()), kubeconfig }
     }
 
-    /// What a command says. `mooring` ends with 1 and 2 where something waits, and `grep` with 1 where there is nothing.
+    /// What a command says. `mooring` ends with 1 and 2 where something waits, with 6 where something could not be read, and
+    /// `grep` with 1 where there is nothing.
     pub fn run(&self, command: &str) -> Result<String, Failed> {
         let mut shell = Command::new("bash");
         shell.args(["-c", command]).env("PATH", &self.path).env("KUBECONFIG", &self.kubeconfig);
         shell.env("HOME", self.kubeconfig.parent().unwrap());
         let output = shell.output()?;
-        let fine = match command {
-            _ if command.starts_with("mooring ") => 0..=2,
-            _ if command.contains("| grep ") => 0..=1,
-            _ => 0..=0,
+        let fine: &[i32] = match command {
+            _ if command.starts_with("mooring ") => &[0, 1, 2, 6],
+            _ if command.contains("| grep ") => &[0, 1],
+            _ => &[0],
         };
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         if output.status.code().is_some_and(|code| fine.contains(&code)) {

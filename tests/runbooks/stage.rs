@@ -22,7 +22,7 @@ use test_support::{
     control_plane::User,
     daemon::{Daemon, Launch},
 };
-use testbed::{Options, Server, clock::Clock, faults::Answer};
+use testbed::{Options, Server, clock::Clock, faults::Answer, kinds::volume};
 use tokio::{
     net::TcpListener,
     time::{Instant, sleep},
@@ -33,7 +33,7 @@ use tower::ServiceExt;
 use crate::{
     in_process,
     samples::Samples,
-    scene::{Answering, Life, Replica, Step, Work},
+    scene::{Answering, Certificate, Life, Replica, Step, Work},
     shell::Shell,
 };
 
@@ -72,6 +72,8 @@ pub struct Stage {
     fenced: bool,
     /// Percent of what each replica may use.
     memory: u32,
+    /// When the certificates of both expire, in seconds of the scene.
+    certificates: BTreeMap<Certificate, f64>,
     told: Vec<String>,
     _serving: DropGuard,
 }
@@ -109,6 +111,7 @@ impl Stage {
             samples: Samples::since(epoch),
             fenced: false,
             memory: 40,
+            certificates: BTreeMap::new(),
             told: Vec::new(),
             _serving: serving,
         };
@@ -162,6 +165,7 @@ impl Stage {
                 };
                 self.samples.take(replica.name, page.as_deref(), replica.started);
                 self.samples.memory(replica.name, self.memory);
+                self.samples.certificates(replica.name, &self.certificates);
             }
             self.samples.end();
         }
@@ -285,6 +289,16 @@ impl Stage {
             }
             Step::Fenced(are_denied) => self.fenced = *are_denied,
             Step::Memory(percent) => self.memory = *percent,
+            Step::Certificate(certificate, days) => {
+                let expires = self.began.elapsed().as_secs_f64() + f64::from(days * 86_400);
+                self.certificates.insert(*certificate, expires);
+            }
+            Step::Stored(volume) => {
+                let volume: serde_json::Value = serde_saphyr::from_str(volume)?;
+                let name = volume["metadata"]["name"].as_str().expect("a name").to_owned();
+                let server = self.server.embedded().unwrap();
+                server.adopt(&volume::KIND, &name, volume, server.revision());
+            }
             Step::Remember => {
                 let server = self.server.embedded().unwrap().clone();
                 let backup = server.backup();
