@@ -312,14 +312,16 @@ impl Operations {
         }
     }
 
-    /// The pod, if it looks like a recycler pod.
+    /// The pod, if it looks like a recycler pod. Outside of the templates' namespaces it is one that was made from a template
+    /// which has moved since: it says whose run it is, and whose volume.
     fn recycling(&self, pod: &Pod) -> Option<Recycling> {
         let meta = &pod.metadata;
         let named = meta.name.strip_prefix(RECYCLER_PREFIX)?;
-        if !self.namespaces.contains(&*meta.namespace) {
+        let owner = owner(pod);
+        let is_own = owner.is_some() && meta.annotation(CLAIM_UID).is_some();
+        if !is_own && !self.namespaces.contains(&*meta.namespace) {
             return None;
         }
-        let owner = owner(pod);
         Some(Recycling {
             pod: meta.uid.clone(),
             name: VolumeName::from(owner.map_or(named, |owner| owner.name.as_str())),
@@ -398,19 +400,26 @@ mod tests {
     #[test]
     fn the_pods_of_a_volume_are_those_it_owns_and_those_we_made_for_one_of_its_name() {
         let now = Instant::now();
-        // Owner, whether it has our mark, whether it counts.
-        let rows =
-            [("uid-v", true, true), ("uid-v", false, true), ("old", true, true), ("old", false, false)];
-        for (owner, marked, counts) in rows {
+        // Namespace, owner, whether it has our mark, whether it counts.
+        let rows = [
+            ("default", "uid-v", true, true),
+            ("default", "uid-v", false, true),
+            ("default", "old", true, true),
+            ("default", "old", false, false),
+            ("template-was-here", "uid-v", true, true),
+            ("template-was-here", "uid-v", false, false),
+            ("template-was-here", "old", true, true),
+        ];
+        for (namespace, owner, marked, counts) in rows {
             let mut operations = operations();
-            let mut pod = pod("default", "p", "Running");
+            let mut pod = pod(namespace, "p", "Running");
             pod.metadata.owner_references[0].uid = owner.into();
             if marked {
                 let marked: Pod = decode(&json!({"metadata": {"annotations": {CLAIM_UID: "uid-c"}}}));
                 pod.metadata.annotations = marked.metadata.annotations;
             }
-            assert_eq!(operations.pod_changed(&pod.key(), Some(&pod), now), Some(volume("v").key()));
-            assert_eq!(operations.pods(&volume("v")).count() == 1, counts, "{owner} {marked}");
+            operations.pod_changed(&pod.key(), Some(&pod), now);
+            assert_eq!(operations.pods(&volume("v")).count() == 1, counts, "{namespace} {owner} {marked}");
         }
     }
 
