@@ -195,15 +195,17 @@ impl Call {
     /// Destructive: skipped while another binder may be active, or shortly after a restore of etcd.
     pub fn is_destructive(&self) -> bool {
         match self {
-            Self::Write(write) => matches!(
-                write.kind,
+            Self::Write(write) => match write.kind {
                 WriteKind::VolumeReleased
-                    | WriteKind::VolumeFailed
-                    | WriteKind::Unbind
-                    | WriteKind::ClaimLost
-                    | WriteKind::StartPod
-                    | WriteKind::DeleteVolume
-            ),
+                | WriteKind::VolumeFailed
+                | WriteKind::Unbind
+                | WriteKind::ClaimLost
+                | WriteKind::StartPod
+                | WriteKind::DeleteVolume => true,
+                // Over a phase that says that it was bound.
+                WriteKind::ClaimPending => write.is_of_a_phase(),
+                _ => false,
+            },
             Self::Directory(directory) => matches!(directory, Directory::Remove(_)),
             // Its proof is for the step after it, and would be old by the time that one may be made.
             Self::Read { purpose, .. } => {

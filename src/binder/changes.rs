@@ -60,14 +60,21 @@ impl Planner {
                 let volume = self.state.objects.volumes.get(name);
                 let reference =
                     volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref().map(ClaimRef::key));
-                // It may be the one whose reservation was refused, or do in its place.
-                let current = |key: &ClaimKey| {
-                    let is_busy = self.state.in_flight.busy.contains(&Target::Claim(key.clone()));
-                    self.state.objects.claims.get(key).filter(|_| !is_busy)
-                };
+                // It may be the one whose reservation was refused, or do in its place: for one that is tried for it at once, if
+                // there is one, which one that another volume has just woken is not.
                 let free = volume.filter(|_| self.state.volumes.is_free(name));
-                let seeking =
-                    free.and_then(|volume| self.seeking.candidate(&volume, &current, &BTreeSet::new()));
+                let seeking = free.and_then(|volume| {
+                    let candidate = |is_tried: &dyn Fn(&Target) -> bool| {
+                        let current = |key: &ClaimKey| {
+                            let target = Target::Claim(key.clone());
+                            let is_busy = self.state.in_flight.busy.contains(&target);
+                            self.state.objects.claims.get(key).filter(|_| !is_busy && is_tried(&target))
+                        };
+                        self.seeking.candidate(&volume, &current, &BTreeSet::new())
+                    };
+                    let at_once = candidate(&|target| self.retries.waits_for_change(target, now));
+                    at_once.or_else(|| candidate(&|_| true))
+                });
                 self.queue.extend(seeking.clone().map(Target::Claim), now);
                 let claims = self.state.claims.naming(name).cloned();
                 let claims: Vec<ClaimKey> = claims.chain(reference).chain(seeking).collect();

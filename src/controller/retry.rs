@@ -185,6 +185,12 @@ impl<K: Ord + Clone> RetryMap<K> {
         }
     }
 
+    /// Whether the key waits, and would not any more if it changed.
+    pub(crate) fn waits_for_change(&self, key: &K, now: Instant) -> bool {
+        let entry = self.entries.get(key).filter(|entry| !entry.asked);
+        entry.and_then(|entry| entry.pause).is_some_and(|(from, _)| from + retry_pause(1, 0.0) <= now)
+    }
+
     /// Forgets a key: it succeeded, or is gone.
     pub fn clear(&mut self, key: &K) {
         if let Some(Entry { pause: Some((_, until)), .. }) = self.entries.remove(key) {

@@ -136,7 +136,11 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
     let claim = requirements.claim;
     let name = &claim.spec.volume_name;
     let Some(volume) = state.volume(name) else {
-        return pends(claim, ClaimReason::NamedMissing(name.clone()));
+        // Nothing is written over a phase before it is asked for (S24).
+        return match state.proofs.volume(&claim.key(), &claim.metadata.uid, None) {
+            None if was_bound(claim) => prove_volume(name),
+            _ => pends(claim, ClaimReason::NamedMissing(name.clone())),
+        };
     };
     let Some(reference) = &volume.spec.claim_ref else {
         let owners = state.owners(name);
@@ -210,11 +214,14 @@ fn sync_bound(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
             let refers = volume.as_deref().and_then(|volume| volume.spec.claim_ref.as_ref());
             lost(claim, ClaimReason::Misbound(name.clone(), uid.clone()), refers)
         }
-        None => {
-            let read = Call::read(ObjectRef::Volume(name.clone()), Purpose::ProveVolume);
-            Decision::step(ClaimReason::ProvingLost(name.clone()), read)
-        }
+        None => prove_volume(name),
     }
+}
+
+/// Asks for the volume that a claim was bound to.
+fn prove_volume(name: &VolumeName) -> ClaimDecision {
+    let read = Call::read(ObjectRef::Volume(name.clone()), Purpose::ProveVolume);
+    Decision::step(ClaimReason::ProvingLost(name.clone()), read)
 }
 
 /// What becomes of a claim that is Bound to a volume which refers to a claim that does not take it: it keeps its phase, and

@@ -132,6 +132,25 @@ fn l1_a_claim_whose_step_is_refused_takes_a_volume_that_comes_or_changes() {
 }
 
 #[test]
+fn l15_volumes_that_come_wake_as_many_claims_whose_step_was_refused() {
+    let (objects, mut planner) = planner(vec![volume("pv"), volume("other")], vec![claim("c"), claim("d")]);
+    let mut now = Instant::now();
+    for _ in 0..6 {
+        for op in planner.plan(now).ops {
+            planner.answered(op, Err(refused()), now, 0.0);
+        }
+        now = planner.plan(now).wake_at.unwrap();
+    }
+    now -= Duration::from_millis(1);
+    for name in ["v", "w"] {
+        objects.apply(volume(name));
+        planner.changed(&ObjectRef::Volume(name.into()), now);
+    }
+    let taken: Vec<Target> = planner.plan(now).ops.into_iter().map(|op| op.subject).collect();
+    assert_eq!(taken, [Target::Claim(key("c")), Target::Claim(key("d"))]);
+}
+
+#[test]
 fn s28_one_read_of_a_class_serves_the_claims_known_by_then() {
     let of = |name: &str, revision| {
         let mut claim = of_class(name, "manual");
