@@ -159,6 +159,8 @@ pub enum SwitchStep {
     GiveLeaseUp,
     /// Give the Deployment its replicas back.
     StartDaemon,
+    /// Likewise, on the way back, which ends with it: why. mooring alone can finish what it has left under way.
+    StartAgain(String),
     /// A replica is not ready yet.
     AwaitDaemon,
     /// Take back that mooring is to begin nothing new.
@@ -407,10 +409,14 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         }
         if !unlisted.is_empty() {
             let names = names(unlisted);
-            return SwitchStep::Stop(format!(
-                "attached and not listed by their nodes, so that kube-controller-manager could attach them a second time: \
-                 {names}; run switch --to mooring --yes, and then this again"
-            ));
+            let why = format!(
+                "attached and not listed by their nodes, so that kube-controller-manager could attach them a second time: {names}"
+            );
+            // Or nobody would rule until a person acts.
+            if fence.is_up() {
+                return SwitchStep::StartAgain(format!("{why}; mooring starts again, then run this again"));
+            }
+            return SwitchStep::Stop(format!("{why}; run switch --to mooring --yes, and then this again"));
         }
         if !has_exited && let Some(step) = until_exited(order, manager) {
             return step;

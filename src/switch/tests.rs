@@ -62,7 +62,10 @@ pub(super) fn check(order: SwitchOrder, base: fn() -> SwitchSeen, cases: Vec<Cas
         change(&mut seen);
         let found = next(order, &seen);
         match (&found, &expected) {
-            (SwitchStep::Stop(why), SwitchStep::Stop(part)) => assert!(why.contains(part), "{name}: {why}"),
+            (SwitchStep::Stop(why), SwitchStep::Stop(part))
+            | (SwitchStep::StartAgain(why), SwitchStep::StartAgain(part)) => {
+                assert!(why.contains(part), "{name}: {why}");
+            }
             _ => assert_eq!(found, expected, "{name}"),
         }
     }
@@ -191,7 +194,7 @@ fn a_probe_that_others_refuse_shows_nothing_of_a_server() {
 fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
     use SwitchStep::{
         AwaitManager, AwaitStop, Done, Drain, FindManager, GiveLeaseUp, HoldLease, LowerFence, ProveOpen,
-        ReachServers, Stop, StopDaemon,
+        ReachServers, StartAgain, Stop, StopDaemon,
     };
     let unlisted = || vec!["v1 on n1".to_owned()];
     let cases: Vec<Case> = vec![
@@ -324,6 +327,15 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             |seen| {
                 stopped(seen);
                 seen.unlisted = vec!["v1 on n1".into()];
+            },
+            StartAgain("v1 on n1; mooring starts again".into()),
+        ),
+        (
+            "likewise, and without its fence it would not lead",
+            |seen| {
+                stopped(seen);
+                seen.unlisted = vec!["v1 on n1".into()];
+                seen.fence = FenceStanding::Partial("denies yet".into());
             },
             Stop("v1 on n1".into()),
         ),

@@ -94,6 +94,7 @@ impl SwitchStep {
                 let names: Vec<&str> = fences.iter().map(|fence| fence.controller).collect();
                 format!("{}: {}", self.words().0, names.join(", "))
             }
+            Self::StartAgain(why) => why.clone(),
             Self::Stop(why) => format!("stop: {why}"),
             step => step.words().0.to_owned(),
         }
@@ -106,7 +107,7 @@ impl SwitchStep {
                 "give up kube-controller-manager's lease",
                 "kubectl -n kube-system get lease kube-controller-manager",
             ),
-            Self::StartDaemon => {
+            Self::StartDaemon | Self::StartAgain(_) => {
                 ("start mooring", "kubectl -n mooring-system scale deployment mooring --replicas=2")
             }
             Self::AwaitDaemon => {
