@@ -176,6 +176,10 @@ mod tests {
             let (standing, _) = vigil.take(&look(second, "a", &["x"], seen), now, now);
             assert_eq!(*standing, expected, "{second}");
         }
+        // That another cannot be told hides nothing.
+        let now = start + Duration::from_secs(127);
+        let hides = FenceLook { states: vec![unknown(), gone()], ..look(127, "a", &["x"], gone()) };
+        assert_eq!(*vigil.take(&hides, now, now).0, lost("g"));
     }
 
     #[test]
