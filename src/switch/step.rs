@@ -279,11 +279,11 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     if replicas == 0 {
         return SwitchStep::StartDaemon;
     }
-    if daemon.ready == 0 {
-        return SwitchStep::AwaitDaemon;
-    }
-    // 2. The fence is up, at each server. Once it denies writes, the way back takes KCM's lease.
+    // 2. The fence is up, at each server. Once it denies writes, the way back takes KCM's lease. Nobody who waits for the rest of
+    // a fence is ready before it is raised.
     match fence {
+        FenceStanding::Absent { .. } if daemon.ready == 0 => return SwitchStep::AwaitDaemon,
+        FenceStanding::Up { .. } if daemon.ready == 0 && !daemon.may_lead => return SwitchStep::AwaitDaemon,
         FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Other(_)
             if manager.unwritable.is_some() && !order.one_way =>
         {

@@ -71,6 +71,7 @@ pub(super) fn check(order: SwitchOrder, base: fn() -> SwitchSeen, cases: Vec<Cas
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 #[test]
 fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
     use SwitchStep::{
@@ -92,6 +93,24 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
         ),
         ("it was stopped", |seen| seen.daemon.replicas = Some(0), StartDaemon),
         ("it is not ready", |seen| seen.daemon.ready = 0, AwaitDaemon),
+        (
+            "it starts behind the fence",
+            |seen| (seen.daemon.ready, seen.fence) = (0, FenceStanding::Up { proven: false }),
+            AwaitDaemon,
+        ),
+        (
+            "it leads, and is not ready",
+            |seen| {
+                *seen = ruled_by_mooring();
+                (seen.daemon.is_asked, seen.daemon.ready) = (false, 0);
+            },
+            Done,
+        ),
+        (
+            "it waits for the rest of the fence, so it is not ready",
+            |seen| (seen.daemon.ready, seen.fence) = (0, FenceStanding::Partial("x".into())),
+            RaiseFence,
+        ),
         ("nobody renews the lease", |seen| seen.manager.renews = false, FindManager),
         (
             "not every server was asked",
@@ -149,8 +168,14 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
     ];
     check(order(Direction::Mooring), ruled_by_the_manager, cases);
     let replacing = SwitchOrder { replace_fence: true, ..order(Direction::Mooring) };
-    let cases: Vec<Case> =
-        vec![("it is replaced", |seen| seen.fence = FenceStanding::Other("x".into()), RaiseFence)];
+    let cases: Vec<Case> = vec![
+        ("it is replaced", |seen| seen.fence = FenceStanding::Other("x".into()), RaiseFence),
+        (
+            "it is replaced for a daemon that waits for it",
+            |seen| (seen.daemon.ready, seen.fence) = (0, FenceStanding::Other("x".into())),
+            RaiseFence,
+        ),
+    ];
     check(replacing, ruled_by_mooring, cases);
 }
 

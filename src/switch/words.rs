@@ -28,9 +28,8 @@ impl SwitchStep {
         }
         let (most, why) = match self {
             Self::AwaitDaemon => {
-                let is_ruled = !seen.fence.is_up() || seen.daemon.may_lead;
-                let end = if is_ruled { "" } else { ": nobody rules behind the fence; or go back with switch --to \
-                    kube-controller-manager --yes" };
+                let nobody = ": nobody rules behind the fence; or go back with switch --to kube-controller-manager --yes";
+                let end = if seen.fence.is_up() { nobody } else { "" };
                 (
                     MOST_TO_WAIT,
                     format!(
