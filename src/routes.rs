@@ -175,20 +175,21 @@ fn watched(status: &KindStatus, report: &WatchReport, now: Instant) -> Finding {
     }
 }
 
-/// A replica that waits for the fence cannot follow a leader, so a rollout must not take it for one that can. Where nobody has
-/// led for the length of a lease, there is none to keep, and `mooring switch` waits for a replica that has listed everything.
+/// A replica that waits for the fence cannot follow a leader, so a rollout must not take it for one that can, also while its
+/// leader starts anew elsewhere. Where there is no fence at all and nobody has led for the length of a lease, there is none to
+/// keep, and `mooring switch` waits for a replica that has listed everything.
 fn fenced(
     standing: &VigilState,
     election: Option<&(watch::Receiver<ElectionView>, Timing)>,
     now: Instant,
 ) -> Finding {
-    let VigilState::Waiting(why) = standing else { return Ok(None) };
+    let VigilState::Waiting(why, is_absent) = standing else { return Ok(None) };
     let text = format!("waiting for the fence: {why}");
     // Without an election there is nobody to keep, either.
     let nobody_leads = election.is_none_or(|(view, timing)| {
         view.borrow().free_since.is_some_and(|since| now >= since + timing.lease_duration)
     });
-    if nobody_leads { Ok(Some(format!("{text}; nobody leads"))) } else { Err(text) }
+    if *is_absent && nobody_leads { Ok(Some(format!("{text}; nobody leads"))) } else { Err(text) }
 }
 
 /// A standby is as ready as a leader, so this is a remark, not a condition.
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn s14_who_waits_for_the_fence_is_ready_only_where_nobody_has_led_for_a_lease() {
+    async fn s14_who_waits_for_the_fence_is_ready_only_where_there_is_none_and_nobody_has_led_for_a_lease() {
         let view = watch::Sender::<ElectionView>::default();
         let fence = watch::Sender::<VigilState>::default();
         let sources = Sources {
@@ -331,16 +332,21 @@ mod tests {
             body.lines().find(|line| line.contains("]fence ")).unwrap().to_owned()
         };
         assert_eq!(check(), "[-]fence failed: waiting for the fence: it has not been looked at");
-        fence.send_replace(VigilState::Waiting("another content".to_owned()));
+        let waits = |is_absent| VigilState::Waiting("it is so".to_owned(), is_absent);
+        let unready = "[-]fence failed: waiting for the fence: it is so";
         view.send_modify(|view| view.holder = "b".to_owned());
-        assert_eq!(check(), "[-]fence failed: waiting for the fence: another content", "the rollout halts");
-        view.send_modify(|view| view.free_since = Some(Instant::now()));
-        tokio::time::advance(Duration::from_secs(14)).await;
-        assert_eq!(check(), "[-]fence failed: waiting for the fence: another content", "a standby takes it");
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(check(), "[+]fence ok: waiting for the fence: another content; nobody leads");
-        view.send_modify(|view| view.free_since = None);
-        assert_eq!(check(), "[-]fence failed: waiting for the fence: another content");
+        for is_absent in [true, false] {
+            fence.send_replace(waits(is_absent));
+            assert_eq!(check(), unready, "the rollout halts");
+            view.send_modify(|view| view.free_since = Some(Instant::now()));
+            tokio::time::advance(Duration::from_secs(14)).await;
+            assert_eq!(check(), unready, "a standby takes it");
+            tokio::time::advance(Duration::from_secs(1)).await;
+            let ready = "[+]fence ok: waiting for the fence: it is so; nobody leads";
+            assert_eq!(check(), if is_absent { ready } else { unready }, "the leader starts elsewhere");
+            view.send_modify(|view| view.free_since = None);
+            assert_eq!(check(), unready);
+        }
         for standing in [VigilState::Enforced(Proven::ByTime), VigilState::Lost("gone".to_owned())] {
             fence.send_replace(standing);
             assert_eq!(check(), "[+]fence ok");

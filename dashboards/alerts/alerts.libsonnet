@@ -96,12 +96,19 @@
           'MooringLeaderAbsent',
           'critical',
           '3m',
-          // Before the switch there is no fence, and kube-controller-manager rules.
+          // Before the switch there is no fence, and kube-controller-manager rules, unless the one that leads has neither queue: its
+          // flags switch both loops off.
           |||
             sum %(by)s (leader_election_master_status{%(job)s}) == 0
-            unless %(on)s max %(by)s (mooring_fence{state="absent", %(job)s}) == 1
+            unless %(on)s (
+              max %(by)s (mooring_fence{state="absent", %(job)s}) == 1
+              unless on (cluster) (
+                max %(by_cluster)s (leader_election_master_status{%(kcm)s}) == 1
+                unless on (cluster) workqueue_depth{name=~"claims|pvcs", %(kcm)s}
+              )
+            )
             unless on (cluster) %(fenced)s
-          ||| % { by: by(['job']), on: on(['job']), job: job, fenced: fenced },
+          ||| % { by: by(['job']), by_cluster: by([]), on: on(['job']), job: job, kcm: kcm, fenced: fenced },
           'No replica of mooring leads.',
           'Replicas run, but none has held the lease for three minutes: no volume is bound, attached or detached.'
         ),

@@ -23,6 +23,7 @@ local well = {
   'a longest': ['workqueue_longest_running_processor_seconds', { instance: 'a', name: 'attach' }, '2x300'],
   // kube-controller-manager without the two loops.
   'k up': ['up', { job: 'kube-controller-manager', instance: 'k' }, '1x300'],
+  'k leads': ['leader_election_master_status', { job: 'kube-controller-manager', instance: 'k', name: 'kube-controller-manager' }, '1x300'],
   'k loop': ['running_managed_controllers', { job: 'kube-controller-manager', instance: 'k', name: 'node-ipam-controller', manager: 'kube-controller-manager' }, '1x300'],
   'k queue': ['workqueue_depth', { job: 'kube-controller-manager', instance: 'k', name: 'pvcprotection' }, '1x300'],
   'second attach/detach': ['mooring_alarm', { instance: 'a', alarm: 'second_attach_detach_controller' }, '0x300'],
@@ -178,6 +179,11 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     outage('MooringLeaderAbsent', 'critical', 7, 12, 20, { 'a leads': '1x5 0x10 1x300' }),
     // Who is in the way of kube-controller-manager's loops, too, while nobody leads, is a fence that somebody has put up.
     outage('MooringLeaderAbsent', 'critical', 7, 12, 20, beside({ waiting: '0x5 1x10 0x300', enforced: '1x5 0x10 1x300' }) + { 'a leads': '1x5 0x10 1x300' }, 'all replicas wait behind a fence of another content'),
+    // Its loops are off by flags, and mooring waits for a fence that nobody raises.
+    outage('MooringLeaderAbsent', 'critical', 7, 12, 20, {
+      'a absent': ['mooring_fence', { instance: 'a', state: 'absent' }, '0x5 1x10 0x300'],
+      'a leads': '1x5 0x10 1x300',
+    }, 'no fence is needed, and it is waited for'),
     ordinary(['MooringLeaderAbsent', 'MooringTwoControllers'], 'standbys wait for the switch, while kube-controller-manager rules', beside({ absent: '1x60 0x300', enforced: '0x60 1x300' }) + { 'a leads': '0x60 1x300' }),
     outage('MooringFencedWithoutRuler', 'critical', 8, 13, 20, fenced('0+2x300') + { 'a up': '1x5 0x10 1x300', 'b up': '1x5 0x10 1x300', 'a slis': '1x5 0x10 1x300', 'b slis': '1x5 0x10 1x300', 'a leads': '1x5 stale _x10 1x300', 'b leads': '0x5 stale _x10 0x300' }),
     outage('MooringFencedWithoutRuler', 'critical', 8, 13, 20, fenced('0+2x300') + { 'a leads': '1x5 0x10 1x300' }, 'replicas run'),

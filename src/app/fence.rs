@@ -111,17 +111,17 @@ impl FenceWatch {
                 self.objects.unfenced().settle(until);
             }
             self.objects.unfenced().drain(vigil.drains(now));
-            self.metrics.set(standing, &look);
+            self.metrics.set(standing);
             self.follow(standing, is_news, now);
             if now >= looks_again {
                 looks_again = now + UNNEEDED_EVERY;
                 self.look_for_unneeded().await;
             }
-            let is_proving = matches!(standing, VigilState::Waiting(_)) && look.is_enforced();
+            let is_proving = matches!(standing, VigilState::Waiting(..)) && look.is_enforced();
             hasty = if is_proving { hasty.saturating_add(1) } else { 0 };
             sleep(match standing {
-                VigilState::Waiting(_) if is_proving && hasty <= HASTY_LOOKS => PROVING,
-                VigilState::Waiting(_) => WAITING,
+                VigilState::Waiting(..) if is_proving && hasty <= HASTY_LOOKS => PROVING,
+                VigilState::Waiting(..) => WAITING,
                 VigilState::Enforced(_) | VigilState::Lost(_) => WATCHING,
             })
             .await;
@@ -146,8 +146,8 @@ impl FenceWatch {
 
     fn follow(&self, standing: &VigilState, is_news: bool, now: Instant) {
         match standing {
-            VigilState::Waiting(why) if is_news => tracing::info!(reason = why, "waiting for the fence"),
-            VigilState::Waiting(_) => {}
+            VigilState::Waiting(why, _) if is_news => tracing::info!(reason = why, "waiting for the fence"),
+            VigilState::Waiting(..) => {}
             VigilState::Enforced(proven) => {
                 self.objects.unfenced().found();
                 self.alarms.set(FENCE_LOST, None);

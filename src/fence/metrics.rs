@@ -2,7 +2,7 @@
 
 use prometheus::IntGaugeVec;
 
-use super::{state::FenceLook, vigil::VigilState};
+use super::vigil::VigilState;
 use crate::metrics::Metrics;
 
 /// How it may stand, as labels.
@@ -25,10 +25,10 @@ impl FenceMetrics {
     }
 
     /// How it stands after a look.
-    pub fn set(&self, standing: &VigilState, look: &FenceLook) {
+    pub fn set(&self, standing: &VigilState) {
         let state = match standing {
-            VigilState::Waiting(_) if look.is_absent() => "absent",
-            VigilState::Waiting(_) => "waiting",
+            VigilState::Waiting(_, true) => "absent",
+            VigilState::Waiting(..) => "waiting",
             VigilState::Enforced(_) => "enforced",
             VigilState::Lost(_) => "lost",
         };

@@ -174,9 +174,10 @@ impl FenceLook {
         self.states.iter().all(|state| *state == FenceState::Absent)
     }
 
-    /// What is wrong with the first that is not.
+    /// What is wrong with the first that is not; of one of which nothing can be told only if nothing is known of another.
     pub fn wrong(&self) -> Option<&FenceState> {
-        self.states.iter().find(|state| !state.is_enforced())
+        let wrong = || self.states.iter().filter(|state| !state.is_enforced());
+        wrong().find(|state| !state.is_untold()).or_else(|| wrong().next())
     }
 }
 

@@ -37,8 +37,8 @@ pub const DRAIN_LASTS: Duration = Duration::from_mins(1);
 /// How the fence stands to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VigilState {
-    /// It has never been proven: why not.
-    Waiting(String),
+    /// It has never been proven: why not, and whether there is nothing of it, so that nobody is kept from ruling.
+    Waiting(String, bool),
     /// It is proven.
     Enforced(Proven),
     /// It was, and is not any more: why.
@@ -47,7 +47,7 @@ pub enum VigilState {
 
 impl Default for VigilState {
     fn default() -> Self {
-        Self::Waiting("it has not been looked at".to_owned())
+        Self::Waiting("it has not been looked at".to_owned(), false)
     }
 }
 
@@ -83,7 +83,7 @@ impl Vigil {
     /// Takes a look that began then, and has ended. Returns how it stands, and whether that has changed.
     pub fn take(&mut self, look: &FenceLook, began: Instant, now: Instant) -> (&VigilState, bool) {
         let proven = self.proof.note(look.is_enforced(), look, now);
-        let was_proven = !matches!(self.standing, VigilState::Waiting(_));
+        let was_proven = !matches!(self.standing, VigilState::Waiting(..));
         let is_untold = look.wrong().is_some_and(FenceState::is_untold);
         self.was_open |= look.wrong().is_some() && !is_untold;
         let doubt = is_untold.then(|| *self.in_doubt_since.get_or_insert(began));
@@ -91,10 +91,10 @@ impl Vigil {
         let standing = match look.wrong() {
             Some(_) if was_proven && doubt.is_some_and(|since| now < since + LONGEST_DOUBT) => None,
             Some(wrong) if was_proven => Some(VigilState::Lost(wrong.why().to_owned())),
-            Some(wrong) => Some(VigilState::Waiting(wrong.why().to_owned())),
+            Some(wrong) => Some(VigilState::Waiting(wrong.why().to_owned(), look.is_absent())),
             None if proven != Proven::No => Some(VigilState::Enforced(proven)),
             None if was_proven => None,
-            None => Some(VigilState::Waiting("it is not proven for each API server yet".to_owned())),
+            None => Some(VigilState::Waiting("it is not proven for each API server yet".to_owned(), false)),
         };
         let changed = standing.filter(|standing| *standing != self.standing);
         let is_news = changed.is_some();
@@ -153,7 +153,7 @@ mod tests {
     fn s14_a_fence_is_lost_when_it_is_gone_or_in_doubt_for_a_minute() {
         let (gone, unknown) = (|| FenceState::Gone("g".to_owned()), || FenceState::Unknown("u".to_owned()));
         let (waits, lost) =
-            (|why: &str| VigilState::Waiting(why.into()), |why: &str| VigilState::Lost(why.into()));
+            (|why: &str| VigilState::Waiting(why.into(), false), |why: &str| VigilState::Lost(why.into()));
         let enforced = || VigilState::Enforced(Proven::ByEachServer);
         // Second, what is seen, how it stands then.
         let course = [
@@ -176,6 +176,10 @@ mod tests {
             let (standing, _) = vigil.take(&look(second, "a", &["x"], seen), now, now);
             assert_eq!(*standing, expected, "{second}");
         }
+        // That another cannot be told hides nothing.
+        let now = start + Duration::from_secs(127);
+        let hides = FenceLook { states: vec![unknown(), gone()], ..look(127, "a", &["x"], gone()) };
+        assert_eq!(*vigil.take(&hides, now, now).0, lost("g"));
     }
 
     #[test]

@@ -33,7 +33,7 @@ use apiserver::{
     call::Wish,
     connect::ApiServer,
     restore::RestoreGrace,
-    tables::{KindStatus, Objects},
+    tables::{ALWAYS, KindStatus, Objects},
 };
 use thiserror::Error;
 use tokio::{
@@ -69,7 +69,7 @@ const LAST: Duration = Duration::from_secs(10);
 /// Requests for volumes on nodes that may be wished at once: as many as there are.
 const NO_LIMIT: usize = usize::MAX / 2;
 
-/// Why there is no summary.
+/// Why it has not ended in order.
 #[derive(Debug, Error)]
 pub enum ObserveStop {
     /// A kind may not be read.
@@ -91,17 +91,18 @@ pub struct ObserveOrder {
     pub audit_log: Option<PathBuf>,
 }
 
-/// Observes until told to stop. Each difference is shown when it comes to light.
+/// Observes until told to stop. Each difference is shown when it comes to light. The summary comes with why it has ended before:
+/// a part died, a kind is not watched any more, or etcd was restored from a backup.
 ///
 /// # Errors
-/// A part died, a kind is not watched any more, etcd was restored from a backup, or it could not start.
+/// It could not begin.
 pub async fn observe(
     order: ObserveOrder,
     api: &ApiServer,
     threads: Threads,
     stop: impl Future<Output = ()>,
     mut show: impl FnMut(&Difference),
-) -> Result<Summary, ObserveStop> {
+) -> Result<(Summary, Result<(), ObserveStop>), ObserveStop> {
     let ObserveOrder { mut config, rehearses, audit_log } = order;
     config.attach_detach.attachment_calls = Some(NO_LIMIT);
     let mut audit_log = audit_log.map(AuditLog::open).transpose().context("--audit-log")?;
@@ -119,13 +120,15 @@ pub async fn observe(
     let mut catching_up: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(pending());
     let mut next_catch_up = Instant::now();
     let mut begun: Option<Instant> = None;
-    loop {
+    // Until when all is known.
+    let mut known = started;
+    let ended = loop {
         let objects = observation.objects.clone();
         select! {
-            () = &mut stop => break,
-            death = daemon.death() => return Err(anyhow::Error::from(death).into()),
+            () = &mut stop => break Ok(()),
+            death = daemon.death() => break Err(anyhow::Error::from(death).into()),
             _ = restores.changed() => {
-                return Err(anyhow!("etcd was restored from a backup: begin again").into());
+                break Err(anyhow!("etcd was restored from a backup: begin again").into());
             }
             () = objects.synced(), if begun.is_none() => {
                 let now = Instant::now();
@@ -142,31 +145,44 @@ pub async fn observe(
         let (passed, behind) = observation.passed();
         // What is told is known before a watch has passed it.
         take_all(&mut observation, &mut judge, rehearsal.as_mut());
-        if let Some(log) = &mut audit_log {
-            log.read(&mut judge.authors).context("--audit-log")?;
-        }
+        let read = audit_log.as_mut().map_or(Ok(()), |log| log.read(&mut judge.authors));
         let now = Instant::now();
         let oldest = judge.pass(passed, now);
+        known = oldest.unwrap_or(now);
+        let statuses = objects.statuses();
+        begun = begun.map(|begun| if is_away(&statuses) { now } else { begun });
         let waits = oldest.zip(begun).map(|(oldest, begun)| (behind, oldest.max(begun)));
         let listing = begun.is_none().then_some(started);
-        are_watched(&objects.statuses(), (listing, waits), now)?;
+        let read = read.context("--audit-log").map_err(ObserveStop::from);
+        let well = read.and_then(|()| are_watched(&statuses, (listing, waits), now));
+        if well.is_err() {
+            break well;
+        }
         judge.news().iter().for_each(&mut show);
         metrics.show(judge.counts());
         if oldest.is_some_and(|at| at + BEHIND_FOR <= now) && next_catch_up <= now {
             next_catch_up = now + BETWEEN_CATCH_UPS;
             catching_up = Box::pin(observation.catch_up());
         }
-    }
+    };
+    let ended = if begun.is_none() { Ok(ended?) } else { ended };
     // What was done last is judged, too, if the watches tell of it soon.
-    let _ = timeout(LAST, observation.catch_up()).await;
-    sleep(TICK).await;
-    let (passed, _) = observation.passed();
-    take_all(&mut observation, &mut judge, rehearsal.as_mut());
-    let now = Instant::now();
-    judge.pass(passed, now);
-    judge.ends(now);
+    if ended.is_ok() {
+        let _ = timeout(LAST, observation.catch_up()).await;
+        sleep(TICK).await;
+        let (passed, _) = observation.passed();
+        take_all(&mut observation, &mut judge, rehearsal.as_mut());
+        known = Instant::now();
+        judge.pass(passed, known);
+    }
+    judge.ends(known);
     judge.news().iter().for_each(&mut show);
-    Ok(judge.summary(now))
+    Ok((judge.summary(Instant::now()), ended))
+}
+
+/// Whether no kind is watched that always is: the API server is away, and nothing changes without it.
+fn is_away(statuses: &[(&'static str, KindStatus)]) -> bool {
+    statuses.iter().take(ALWAYS).all(|(_, status)| status.blind_since.is_some())
 }
 
 /// Whether all kinds may be read and watched, and none is waited for in vain: since when their first lists are waited for; then
@@ -258,6 +274,15 @@ mod tests {
             let end = are_watched(&[("pods", pods), ("nodes", nodes)], since, now);
             assert_eq!(end.err().map(|end| end.to_string()).as_deref(), expected, "{error:?} {seconds}");
         }
+        let seen = |blind: &[bool]| {
+            let status =
+                |blind: &bool| KindStatus { blind_since: blind.then_some(start), ..KindStatus::default() };
+            is_away(&blind.iter().map(|blind| ("pods", status(blind))).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            [seen(&[true; ALWAYS]), seen(&[[true; ALWAYS - 1].as_slice(), &[false]].concat())],
+            [true, false]
+        );
         // For classes nothing waits.
         for (error, seconds, is_end) in
             [("403 Forbidden", 119, false), ("403 Forbidden", 120, true), ("no route", 120, false)]

@@ -118,8 +118,8 @@ fn users(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, Strin
     Ok(loop_users(pods, missing))
 }
 
-/// Whether each loop writes as a user of its own, by KCM's pods, and by those of the loops' ServiceAccounts that are missing.
-/// KCM makes these itself, and only then.
+/// Whether each loop writes as a user of its own, by KCM's pods; where none is seen, by those of the loops' ServiceAccounts that
+/// are missing. KCM makes these itself, and only then, each when its loop starts.
 pub fn loop_users(pods: &Value, missing: Result<BTreeSet<&str>, String>) -> CheckResult {
     let manager = Manager::of_pods(pods);
     let todo = "start kube-controller-manager with --use-service-account-credentials, or switch its loops off by flags: \
@@ -129,15 +129,17 @@ pub fn loop_users(pods: &Value, missing: Result<BTreeSet<&str>, String>) -> Chec
         return (Level::Stop, evidence.to_owned(), todo);
     }
     match missing {
+        _ if manager.pods > 0 => {
+            fine("each loop of kube-controller-manager writes as a ServiceAccount of its own")
+        }
         Err(why) => untold(&why),
         Ok(missing) if !missing.is_empty() => {
             (Level::Stop, format!("no ServiceAccount in kube-system: {}", some(&missing)), todo)
         }
-        Ok(_) if manager.pods == 0 => {
+        Ok(_) => {
             let evidence = "the ServiceAccounts of its loops exist, and no pod of kube-controller-manager shows whether it uses them";
             (Level::Warn, evidence.to_owned(), ASK_THE_PROVIDER)
         }
-        Ok(_) => fine("each loop of kube-controller-manager writes as a ServiceAccount of its own"),
     }
 }
 
@@ -156,17 +158,17 @@ fn arguments(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, S
         let evidence = "no pod of kube-controller-manager is to be seen";
         return Ok((Level::Warn, evidence.to_owned(), ASK_THE_PROVIDER));
     }
-    let off: BTreeSet<&str> = fences
-        .iter()
-        .map(|fence| fence.controller)
-        .filter(|controller| manager.has_off(controller))
-        .collect();
     let evidence = format!("{} pods of kube-controller-manager", manager.pods);
-    if off.len() == fences.len() {
+    if are_off(facts, fences) {
         let todo = "no fence is needed: its loops are switched off by flags";
         return Ok((Level::Ok, format!("{evidence}, with its loops off"), todo));
     }
     Ok(fine(evidence))
+}
+
+/// Whether each replica of KCM is seen to have these loops switched off.
+fn are_off(facts: &PreflightFacts, fences: &[&Fence]) -> bool {
+    Manager::of(facts).is_ok_and(|manager| fences.iter().all(|fence| manager.has_off(fence.controller)))
 }
 
 fn lease(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
@@ -210,7 +212,7 @@ fn dry_runs(facts: &PreflightFacts, topic: PreflightTopic, what: &str) -> Result
     Ok(fine(format!("a dry run of {what} was accepted")))
 }
 
-fn daemon(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
+fn daemon(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, String> {
     let deployment = facts.of(PreflightTopic::Deployment)?;
     if deployment.is_null() {
         let todo = "roll it out first, with the component optional/fence: deploy/README.md";
@@ -219,9 +221,15 @@ fn daemon(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let ready = deployment.pointer("/status/readyReplicas").and_then(Value::as_u64).unwrap_or_default();
     let words = deployment.pointer("/spec/template/spec").map(words).unwrap_or_default();
     let evidence = format!("{ready} replicas of mooring are ready");
-    if !is_on(&words, "--fence", false) {
+    let (is_fenced, are_off) = (is_on(&words, "--fence", false), are_off(facts, fences));
+    if !is_fenced && !are_off {
         let evidence = format!("{evidence}, and run without --fence");
         return Ok((Level::Stop, evidence, "add the component optional/fence"));
+    }
+    if is_fenced && are_off {
+        let evidence = format!("{evidence}, and run with --fence beside loops that are off");
+        let todo = "take --fence out, or run mooring switch --to mooring --yes: until then nobody rules";
+        return Ok((Level::Warn, evidence, todo));
     }
     if !is_on(&words, "--leader-elect", true) {
         let evidence = format!("{evidence}, and run with --leader-elect=false");

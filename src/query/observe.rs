@@ -47,13 +47,13 @@ pub async fn run(args: &ObserveArgs) -> Result<Verdict, QueryStop> {
         }
     };
     let order = ObserveOrder { config, rehearses: args.dry_run_writes, audit_log: args.audit_log.clone() };
-    let observed = observe(order, &api, Threads::Apart, stop, show).await;
-    let summary = observed.map_err(|error| match &error {
-        ObserveStop::Forbidden(..) => QueryStop(Verdict::Forbidden.exit_code(), error.to_string()),
-        ObserveStop::Failed(_) => QueryStop(UNREACHABLE, error.to_string()),
-    })?;
+    let stopped = |cause: ObserveStop| match &cause {
+        ObserveStop::Forbidden(..) => QueryStop(Verdict::Forbidden.exit_code(), cause.to_string()),
+        ObserveStop::Failed(_) => QueryStop(UNREACHABLE, cause.to_string()),
+    };
+    let (summary, ended) = observe(order, &api, Threads::Apart, stop, show).await.map_err(stopped)?;
     print(&form(&summary, args.view.output, || format!("\n{}", summary.text()))?);
-    Ok(summary.exit())
+    ended.map(|()| summary.exit()).map_err(stopped)
 }
 
 /// `--self-test`: well if each recording is told, and no more.

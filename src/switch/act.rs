@@ -135,7 +135,7 @@ impl<'a> Switcher<'a> {
             SwitchStep::Drain(_) => {
                 self.ask_to_drain(&json!(format!("{} {}", self.manager.identity(), Timestamp::now()))).await
             }
-            SwitchStep::StartDaemon => self.start().await,
+            SwitchStep::StartDaemon | SwitchStep::StartAgain(_) => self.start().await,
             SwitchStep::StopDaemon => self.scale_down(seen.daemon.replicas.unwrap_or(1)).await,
             SwitchStep::ProveOpen if !is_held => Ok(()),
             SwitchStep::HoldLease | SwitchStep::ProveOpen => {

@@ -2,7 +2,7 @@
 //!
 //! What a process believes is what counts: kube-controller-manager (KCM) writes until it exits, twelve seconds after its last
 //! renewal. No process of KCM that was denied a write may write, nobody writes beside mooring without a fence, and the fence
-//! goes down only while no volume is under way.
+//! goes down only while no volume is under way. Who stops for one that mooring has left under way leaves a mooring that rules.
 
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ enum Party {
     Switch,
     Daemon,
     Manager,
+    /// A node that goes, with a volume that nobody lists any more.
+    Node,
 }
 
 /// When somebody is killed at a step: before its writes, among those of the switch, or after them.
@@ -188,6 +190,7 @@ impl World {
                 self.drain.0 = self.drain.0.max(starts + HEARS_AFTER);
             }
             Party::Manager => self.manager = Process::new("kcm", starts),
+            Party::Node => self.under_way = self.under_way.max(self.now + 4),
         }
     }
 }
@@ -281,7 +284,7 @@ impl Run {
         let is_take = *step == SwitchStep::HoldLease;
         let may_write = self.may_write(is_take, world);
         match step {
-            SwitchStep::StartDaemon => {
+            SwitchStep::StartDaemon | SwitchStep::StartAgain(_) => {
                 world.replicas = 2;
                 world.daemon.get_or_insert_with(|| Process::new("mooring", now + RESTART));
                 world.ends = None;
@@ -344,6 +347,10 @@ fn go(
         match &step {
             SwitchStep::Done => return Ok(begun.len()),
             SwitchStep::Stop(why) => return Err(why.clone()),
+            SwitchStep::StartAgain(_) => {
+                run.take(&step, world, false);
+                return Err(step.told());
+            }
             _ => {}
         }
         let killed = kill.take_if(|(place, ..)| *place + 1 == begun.len());
@@ -373,7 +380,7 @@ fn whoever_is_killed_at_any_step_no_law_is_broken_and_it_ends() {
     let mut ruled_by_mooring = ruled_by_the_manager.clone();
     go(&mut ruled_by_mooring, Mooring, AT_ONCE, None).unwrap();
     (0..20).for_each(|_| ruled_by_mooring.second());
-    let mut killed = 0;
+    let (mut killed, mut started_again) = (0, 0);
     for (base, to, other) in [
         (&ruled_by_the_manager, Mooring, KubeControllerManager),
         (&ruled_by_mooring, KubeControllerManager, Mooring),
@@ -381,7 +388,7 @@ fn whoever_is_killed_at_any_step_no_law_is_broken_and_it_ends() {
         let steps = go(&mut base.clone(), to, AT_ONCE, None).unwrap();
         assert!(steps >= 4, "{to:?}: {steps}");
         for place in 0..steps {
-            for party in [Party::Switch, Party::Daemon, Party::Manager] {
+            for party in [Party::Switch, Party::Daemon, Party::Manager, Party::Node] {
                 for when in [When::Before, When::Between, When::After] {
                     let (mut world, told) = (base.clone(), format!("{to:?} {place} {party:?} {when:?}"));
                     let mut end = go(&mut world, to, AT_ONCE, Some((place, party, when)));
@@ -392,6 +399,13 @@ fn whoever_is_killed_at_any_step_no_law_is_broken_and_it_ends() {
                         // It says what to do.
                         go(&mut world, other, AT_ONCE, None).unwrap_or_else(|why| panic!("{told}: {why}"));
                         end = go(&mut world, to, AT_ONCE, None);
+                    }
+                    if end.as_ref().is_err_and(|why| why.contains("mooring starts again")) {
+                        (0..60).for_each(|_| world.second());
+                        let rules = world.daemon.as_ref().is_some_and(|daemon| daemon.leads.is_some());
+                        assert!(rules && world.fence && party == Party::Node, "{told}: {world:?}");
+                        end = go(&mut world, to, AT_ONCE, None);
+                        started_again += 1;
                     }
                     end.unwrap_or_else(|why| panic!("{told}: {why}"));
                     (0..60).for_each(|_| world.second());
@@ -411,7 +425,7 @@ fn whoever_is_killed_at_any_step_no_law_is_broken_and_it_ends() {
             }
         }
     }
-    assert!(killed > 60, "{killed}");
+    assert!(killed > 60 && started_again > 2, "{killed} {started_again}");
 }
 
 #[test]

@@ -154,6 +154,10 @@ pub async fn carry_out(
                     error => error,
                 };
                 match taken {
+                    // Not again in this run: another volume could come between each time.
+                    Ok(()) if matches!(step, SwitchStep::StartAgain(_)) => {
+                        break SwitchEnd::Stopped(step.told());
+                    }
                     Ok(()) => misses = 0,
                     // The next look shows what became of it.
                     Err(NoAnswer::Unknown(_) | NoAnswer::Refused(409, _)) if misses < MOST_MISSES => {

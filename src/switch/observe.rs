@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     attach_detach::state::desired::{volume_name::VolumeId, volume_source::Sharing},
-    config::Controllers,
+    config::{Controllers, StorageController},
     fence::{
         arguments::{self, controllers, is_on, is_rolling, words},
         ask::{NoAnswer, client, each, read, text},
@@ -159,12 +159,15 @@ impl<'a> Observer<'a> {
             manager.restart = restart(noted(LED_AT_STOP), &manager.mark, manager.may_lead);
         }
         let of = (is_heard, daemon.may_lead || daemon.running > 0);
-        let is_open = matches!(fence, FenceStanding::Absent { .. });
+        let attaching = StorageController::AttachDetach.name();
+        let mut states = self.fences.iter().zip(&look.states);
+        let attaches = states.any(|(it, state)| it.controller == attaching && *state != FenceState::Absent);
         let is_old = |known: &Unlisted| {
             known.of != of || manager.held.is_none() && now >= known.read_at + VOLUMES_EVERY
         };
-        // Without a fence, whoever rules by flags is handed over by hand: what that would attach twice is told.
-        let is_asked_for = is_back && (!is_open || daemon.rules_by_flags());
+        // Where KCM attaches, what is under way is KCM's own. Without a fence, whoever rules by flags is handed over by hand: what
+        // that would attach twice is told.
+        let is_asked_for = is_back && (attaches || daemon.rules_by_flags());
         if is_asked_for && self.unlisted.as_ref().is_none_or(is_old) {
             let volumes = unlisted(&client, self.leave).await?;
             self.unlisted = Some(Unlisted { volumes, read_at: Instant::now(), of });

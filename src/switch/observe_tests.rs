@@ -3,7 +3,7 @@
 use std::{convert::Infallible, time::Duration};
 
 use apiserver::connect::ApiServer;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use kube::{Client, client::Body};
 use serde_json::json;
 use tokio::time::{Instant, advance};
@@ -13,6 +13,7 @@ use super::{
     observe::{Observer, Renewals, UnlistedVolumes, daemon, daemon_lease, has_led},
     step::{DaemonStanding, Direction},
 };
+use crate::fence::policies::{FENCES, Fence};
 
 #[tokio::test(start_paused = true)]
 async fn no_look_that_fails_keeps_the_managers_lease_held() {
@@ -27,6 +28,33 @@ async fn no_look_that_fails_keeps_the_managers_lease_held() {
     for (seconds, expected) in [(0, false), (180, false), (5, true)] {
         advance(Duration::from_secs(seconds)).await;
         assert_eq!(observer.has_held_on().await, expected, "{seconds}");
+    }
+}
+
+#[tokio::test]
+async fn what_kcm_has_under_way_is_no_matter_where_its_attach_detach_loop_was_never_fenced_off() {
+    let [attach_detach, binder, ..] = &FENCES;
+    let cases = [(attach_detach, vec!["v on n".to_owned()]), (binder, Vec::new())];
+    for (there, expected) in cases {
+        let service = tower::service_fn(move |request: Request<Body>| async move {
+            let path = request.uri().path();
+            let of_it = path.ends_with(&format!("policies/{}", there.name()));
+            let source = json!({ "persistentVolumeName": "v" });
+            let attachment =
+                json!({ "metadata": { "name": "a" }, "spec": { "source": source, "nodeName": "n" } });
+            let (code, body) = match (request.method(), path.rsplit('/').next()) {
+                (&Method::POST, _) => (201, json!({})),
+                (_, Some("volumeattachments")) => (200, json!({ "items": [attachment] })),
+                _ if of_it => (200, there.objects()[0].clone()),
+                _ => (404, json!({ "kind": "Status", "status": "Failure", "code": 404 })),
+            };
+            let answer = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+            Ok::<_, Infallible>(answer.unwrap())
+        });
+        let api = ApiServer::in_process(Client::new(service, "default"));
+        let fences: Vec<&'static Fence> = FENCES.iter().collect();
+        let mut observer = Observer::new(&api, &fences, None, (Direction::KubeControllerManager, &[]));
+        assert_eq!(observer.look().await.unwrap().unlisted, expected, "{}", there.controller);
     }
 }
 

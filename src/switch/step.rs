@@ -159,6 +159,8 @@ pub enum SwitchStep {
     GiveLeaseUp,
     /// Give the Deployment its replicas back.
     StartDaemon,
+    /// Likewise, on the way back, which ends with it: why. mooring alone can finish what it has left under way.
+    StartAgain(String),
     /// A replica is not ready yet.
     AwaitDaemon,
     /// Take back that mooring is to begin nothing new.
@@ -277,11 +279,11 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     if replicas == 0 {
         return SwitchStep::StartDaemon;
     }
-    if daemon.ready == 0 {
-        return SwitchStep::AwaitDaemon;
-    }
-    // 2. The fence is up, at each server. Once it denies writes, the way back takes KCM's lease.
+    // 2. The fence is up, at each server. Once it denies writes, the way back takes KCM's lease. Nobody who waits for the rest of
+    // a fence is ready before it is raised.
     match fence {
+        FenceStanding::Absent { .. } if daemon.ready == 0 => return SwitchStep::AwaitDaemon,
+        FenceStanding::Up { .. } if daemon.ready == 0 && !daemon.may_lead => return SwitchStep::AwaitDaemon,
         FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Other(_)
             if manager.unwritable.is_some() && !order.one_way =>
         {
@@ -407,10 +409,14 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         }
         if !unlisted.is_empty() {
             let names = names(unlisted);
-            return SwitchStep::Stop(format!(
-                "attached and not listed by their nodes, so that kube-controller-manager could attach them a second time: \
-                 {names}; run switch --to mooring --yes, and then this again"
-            ));
+            let why = format!(
+                "attached and not listed by their nodes, so that kube-controller-manager could attach them a second time: {names}"
+            );
+            // Or nobody would rule until a person acts.
+            if fence.is_up() {
+                return SwitchStep::StartAgain(format!("{why}; mooring starts again, then run this again"));
+            }
+            return SwitchStep::Stop(format!("{why}; run switch --to mooring --yes, and then this again"));
         }
         if !has_exited && let Some(step) = until_exited(order, manager) {
             return step;

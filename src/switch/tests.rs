@@ -62,12 +62,16 @@ pub(super) fn check(order: SwitchOrder, base: fn() -> SwitchSeen, cases: Vec<Cas
         change(&mut seen);
         let found = next(order, &seen);
         match (&found, &expected) {
-            (SwitchStep::Stop(why), SwitchStep::Stop(part)) => assert!(why.contains(part), "{name}: {why}"),
+            (SwitchStep::Stop(why), SwitchStep::Stop(part))
+            | (SwitchStep::StartAgain(why), SwitchStep::StartAgain(part)) => {
+                assert!(why.contains(part), "{name}: {why}");
+            }
             _ => assert_eq!(found, expected, "{name}"),
         }
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 #[test]
 fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
     use SwitchStep::{
@@ -89,6 +93,24 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
         ),
         ("it was stopped", |seen| seen.daemon.replicas = Some(0), StartDaemon),
         ("it is not ready", |seen| seen.daemon.ready = 0, AwaitDaemon),
+        (
+            "it starts behind the fence",
+            |seen| (seen.daemon.ready, seen.fence) = (0, FenceStanding::Up { proven: false }),
+            AwaitDaemon,
+        ),
+        (
+            "it leads, and is not ready",
+            |seen| {
+                *seen = ruled_by_mooring();
+                (seen.daemon.is_asked, seen.daemon.ready) = (false, 0);
+            },
+            Done,
+        ),
+        (
+            "it waits for the rest of the fence, so it is not ready",
+            |seen| (seen.daemon.ready, seen.fence) = (0, FenceStanding::Partial("x".into())),
+            RaiseFence,
+        ),
         ("nobody renews the lease", |seen| seen.manager.renews = false, FindManager),
         (
             "not every server was asked",
@@ -146,8 +168,14 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
     ];
     check(order(Direction::Mooring), ruled_by_the_manager, cases);
     let replacing = SwitchOrder { replace_fence: true, ..order(Direction::Mooring) };
-    let cases: Vec<Case> =
-        vec![("it is replaced", |seen| seen.fence = FenceStanding::Other("x".into()), RaiseFence)];
+    let cases: Vec<Case> = vec![
+        ("it is replaced", |seen| seen.fence = FenceStanding::Other("x".into()), RaiseFence),
+        (
+            "it is replaced for a daemon that waits for it",
+            |seen| (seen.daemon.ready, seen.fence) = (0, FenceStanding::Other("x".into())),
+            RaiseFence,
+        ),
+    ];
     check(replacing, ruled_by_mooring, cases);
 }
 
@@ -191,7 +219,7 @@ fn a_probe_that_others_refuse_shows_nothing_of_a_server() {
 fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
     use SwitchStep::{
         AwaitManager, AwaitStop, Done, Drain, FindManager, GiveLeaseUp, HoldLease, LowerFence, ProveOpen,
-        ReachServers, Stop, StopDaemon,
+        ReachServers, StartAgain, Stop, StopDaemon,
     };
     let unlisted = || vec!["v1 on n1".to_owned()];
     let cases: Vec<Case> = vec![
@@ -324,6 +352,15 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             |seen| {
                 stopped(seen);
                 seen.unlisted = vec!["v1 on n1".into()];
+            },
+            StartAgain("v1 on n1; mooring starts again".into()),
+        ),
+        (
+            "likewise, and without its fence it would not lead",
+            |seen| {
+                stopped(seen);
+                seen.unlisted = vec!["v1 on n1".into()];
+                seen.fence = FenceStanding::Partial("denies yet".into());
             },
             Stop("v1 on n1".into()),
         ),

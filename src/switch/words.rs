@@ -28,9 +28,8 @@ impl SwitchStep {
         }
         let (most, why) = match self {
             Self::AwaitDaemon => {
-                let is_ruled = !seen.fence.is_up() || seen.daemon.may_lead;
-                let end = if is_ruled { "" } else { ": nobody rules behind the fence; or go back with switch --to \
-                    kube-controller-manager --yes" };
+                let nobody = ": nobody rules behind the fence; or go back with switch --to kube-controller-manager --yes";
+                let end = if seen.fence.is_up() { nobody } else { "" };
                 (
                     MOST_TO_WAIT,
                     format!(
@@ -94,6 +93,7 @@ impl SwitchStep {
                 let names: Vec<&str> = fences.iter().map(|fence| fence.controller).collect();
                 format!("{}: {}", self.words().0, names.join(", "))
             }
+            Self::StartAgain(why) => why.clone(),
             Self::Stop(why) => format!("stop: {why}"),
             step => step.words().0.to_owned(),
         }
@@ -106,7 +106,7 @@ impl SwitchStep {
                 "give up kube-controller-manager's lease",
                 "kubectl -n kube-system get lease kube-controller-manager",
             ),
-            Self::StartDaemon => {
+            Self::StartDaemon | Self::StartAgain(_) => {
                 ("start mooring", "kubectl -n mooring-system scale deployment mooring --replicas=2")
             }
             Self::AwaitDaemon => {

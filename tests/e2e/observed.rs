@@ -14,7 +14,7 @@ use mooring::{
     config::Config,
     explain::report::Verdict,
     observe::{
-        ObserveOrder,
+        ObserveOrder, ObserveStop,
         mutation::MutationKind,
         observe,
         summary::{Difference, DifferenceKind, Summary},
@@ -40,6 +40,7 @@ pub fn stories() -> Vec<Story> {
         story("observe_tells_a_disk_that_is_attached_twice", attached_twice).only_embedded(),
         story("observe_finds_a_ruler_alike_that_decides_as_mooring_does", alike).only_embedded(),
         story("observe_tells_what_the_ruler_does_not_do", not_done).only_embedded(),
+        story("observe_that_ends_for_a_cause_has_its_summary", ended_for_a_cause).only_embedded(),
         story("observe_finds_kube_controller_manager_alike_and_only_reads", alike_to_kcm)
             .only_real_if_all("kube-controller-manager rules, and the audit log has all that was asked."),
         story("observe_tells_that_kube_controller_manager_attaches_a_disk_twice", kcm_attaches_twice)
@@ -51,7 +52,7 @@ pub fn stories() -> Vec<Story> {
 struct Observing {
     lines: Arc<Mutex<Vec<String>>>,
     stop: oneshot::Sender<()>,
-    task: JoinHandle<Summary>,
+    task: JoinHandle<(Summary, Result<(), ObserveStop>)>,
 }
 
 impl Observing {
@@ -92,7 +93,9 @@ impl Observing {
 
     async fn end(self) -> Summary {
         drop(self.stop);
-        self.task.await.unwrap()
+        let (summary, ended) = self.task.await.unwrap();
+        ended.unwrap();
+        summary
     }
 }
 
@@ -271,4 +274,23 @@ async fn not_done(stage: Stage) {
     assert_eq!(summary.exit(), Verdict::Waiting, "{summary:#?}");
     assert_eq!(summary.differences.len(), 1, "{summary:#?}");
     assert_eq!(stage.proxy.writes().len(), 0, "nothing is written");
+}
+
+/// What was seen until then is not lost.
+async fn ended_for_a_cause(stage: Stage) {
+    let _attacher = stage.attacher();
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.pair_bound_by_hand("v1", "c1").await;
+    let backup = stage.embedded().backup();
+    let observing = Observing::begin(&stage);
+    Observing::settle().await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    observing.tells("WAIT: mooring creates the attachment volumeattachment/").await;
+    stage.history_ends().await;
+    stage.embedded().restore(&backup, 0);
+    let (summary, ended) = within_deadline("it ends", observing.task).await.unwrap().unwrap();
+    let told = ended.unwrap_err().to_string();
+    assert!(told.starts_with("etcd was restored"), "{told}");
+    assert_eq!(summary.differences.len(), 1, "{summary:#?}");
 }
