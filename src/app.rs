@@ -23,7 +23,8 @@ use apiserver::{
     kinds::{Narrow, Node, PersistentVolume, PersistentVolumeClaim},
     leadership::{Leadership, Term},
     lease_note::LeaseNote,
-    pulse::Pulse,
+    progress::Progress,
+    pulse::beat,
     restore::RestoreGrace,
     room::give_back_room,
     sight::Sight,
@@ -360,7 +361,7 @@ fn log_start(api: &ApiServer, address: Option<SocketAddr>, identity: &str) {
 fn build_router(
     parts: &Parts,
     (view, fence): (Option<watch::Receiver<ElectionView>>, Option<watch::Receiver<VigilState>>),
-    (pulse, dead): (Pulse, Dead),
+    (pulse, dead): (Progress, Dead),
 ) -> Result<Router, prometheus::Error> {
     let sources = routes::Sources {
         metrics: parts.metrics.clone(),
@@ -415,10 +416,10 @@ fn describe(
 
 /// Has the thread that watches and decides show that it goes on, and ends the process when nothing that it knows of the
 /// API server is accepted any more.
-fn watch_itself(tasks: &mut Supervisor, config: &Config, api: ApiServer) -> Pulse {
+fn watch_itself(tasks: &mut Supervisor, config: &Config, api: ApiServer) -> Progress {
     tasks.spawn_fallible(Stage::Watch, "credentials", async move { Err(api.out_of_date().await) });
-    let pulse = Pulse::default();
-    tasks.spawn(Stage::Watch, "pulse", pulse.clone().beat(config.election));
+    let pulse = Progress::default();
+    tasks.spawn(Stage::Watch, "pulse", beat(pulse.clone(), config.election));
     pulse
 }
 

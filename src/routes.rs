@@ -6,7 +6,7 @@ use apiserver::{
     elector::ElectionView,
     leadership::{Leadership, Term},
     lease::{Fitness, Timing},
-    pulse::Pulse,
+    progress::Progress,
     tables::{ALWAYS, KindStatus, Objects},
 };
 use http::StatusCode;
@@ -58,7 +58,7 @@ pub struct Sources {
     /// How the fence stands, if one is asked for.
     pub fence: Option<watch::Receiver<VigilState>>,
     /// Whether the thread goes on that watches and decides.
-    pub pulse: Pulse,
+    pub pulse: Progress,
     /// Tasks that died.
     pub dead: Dead,
     /// What an operator has to know at once.
@@ -265,7 +265,7 @@ mod tests {
             leadership: Leadership::new(Term::None),
             election: None,
             fence: None,
-            pulse: Pulse::default(),
+            pulse: Progress::default(),
             dead: Dead::default(),
             alarms: Alarms::new(&Metrics::default()).unwrap(),
             slis: Slis::new().unwrap(),
@@ -368,7 +368,7 @@ mod tests {
             body.contains("[-]pulse failed: the thread that watches and decides has stood still for 25 s"),
             "{body}"
         );
-        let _beating = tokio::spawn(sources.pulse.clone().beat(None));
+        let _beating = tokio::spawn(apiserver::pulse::beat(sources.pulse.clone(), None));
         assert_eq!(after(1).await.0, 200);
     }
 

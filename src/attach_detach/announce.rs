@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use apiserver::{
     events::Event,
-    ids::{NodeName, VolumeName},
+    ids::{AttachmentName, NodeName, VolumeName},
 };
 
 use super::{
@@ -166,7 +166,7 @@ impl Look<'_> {
         let beside = holders.iter().filter(|(other, ..)| other != self.node);
         let users = beside.flat_map(|(.., pods)| pods).cloned().collect();
         self.hold(MULTI_ATTACH, &Announcement::held_elsewhere(users), IMMEDIATELY);
-        // Its own node has it by a VolumeAttachment of another volume, whose pods are there.
+        // Its own node has it by a VolumeAttachment of another volume.
         let is_elsewhere = holder != self.node;
         let waiting = holders.iter().find(|(name, ..)| is_elsewhere && name == holder);
         let waiting = waiting.and_then(|(_, waiting, _)| waiting.as_ref());
@@ -182,9 +182,13 @@ impl Look<'_> {
                 Announcement::detach_failed(holder, &events::timed_out(self.volume, "detach"))
             }
             waiting => {
-                let foreign = known.actual.volume(self.volume).into_iter().flat_map(|state| &state.foreign);
-                let mut foreign = foreign.filter(|(_, node)| is_elsewhere && *node == holder);
-                Announcement::holder(holder, waiting, foreign.next().map(|(name, _)| name))
+                let is_ours =
+                    |name: &AttachmentName| known.actual.identity(name).is_some_and(|identity| identity.ours);
+                let others = known.actual.volume(self.volume).into_iter().flat_map(|state| &state.foreign);
+                let others = others.filter(|(_, node)| *node == holder);
+                let others = others.map(|(name, _)| (name, is_ours(name)));
+                let others = others.filter(|(_, is_ours)| is_elsewhere || *is_ours);
+                Announcement::holder(holder, waiting, others.max_by_key(|(_, is_ours)| *is_ours))
             }
         };
         let waits = vec![key(self.volume, holder), self.key()];

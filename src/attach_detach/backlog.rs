@@ -1,4 +1,4 @@
-//! Who keeps volumes waiting, by driver: counted from what waits when scraped, and of deletions as they come and go.
+//! Who keeps volumes waiting, by driver: counted from what waits when scraped, and of attachments as they come and go.
 //!
 //! In: the waits of all volumes on nodes, and the VolumeAttachments. Out: gauges that are there on the replica alone
 //! that decides, as it alone knows.
@@ -14,7 +14,6 @@ use k8s_openapi::jiff::Timestamp;
 use prometheus::{GaugeVec, Opts};
 
 use super::{
-    decide::verdict::Waiting,
     reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey},
     state::desired::volume_name::VolumeKind,
 };
@@ -62,16 +61,22 @@ pub fn register(
         )?,
     ];
     let drivers = metrics::drivers(metrics);
-    let deleted = Tally::of(&objects.attachments, |attachment: &VolumeAttachment| {
-        let since = attachment.metadata.deletion_timestamp.as_deref()?;
-        Some((attachment.spec.attacher.clone(), *since))
+    let pending = Tally::of(&objects.attachments, |attachment: &VolumeAttachment| {
+        let VolumeAttachment { metadata, spec, status } = attachment;
+        let deleted = metadata.deletion_timestamp.as_deref().copied();
+        // An error is an answer.
+        let is_silent = match deleted {
+            Some(_) => status.detach_error.is_none(),
+            None => !status.attached && status.attach_error.is_none(),
+        };
+        (is_silent || deleted.is_some()).then(|| (spec.attacher.clone(), deleted, is_silent))
     });
-    register_counted(metrics, gauges, move |gauges| count(&board, &deleted, &drivers, gauges))
+    register_counted(metrics, gauges, move |gauges| count(&board, &pending, &drivers, gauges))
 }
 
 fn count(
     board: &Board<AttachDetachKey, AttachDetachReason>,
-    deleted: &Tally<(DriverName, Timestamp)>,
+    pending: &Tally<(DriverName, Option<Timestamp>, bool)>,
     drivers: &Bounded,
     [foreign, attachments, forced, next_force, oldest]: &[GaugeVec; 5],
 ) {
@@ -85,30 +90,29 @@ fn count(
     board.for_each(|key, wait| {
         let AttachDetachReason::NodeVolume(_, Some(waiting), _) = &wait.reason else { return };
         let AttachDetachKey::NodeVolume(NodeVolumeKey { volume, .. }) = key else { return };
-        let driver = || match volume.kind() {
-            VolumeKind::Csi => drivers.shown(volume.driver_and_handle().0),
-            VolumeKind::NoOp => drivers.shown(volume.plugin()),
+        let Some(at) = waiting.forced_at() else { return };
+        let driver = match volume.kind() {
+            VolumeKind::Csi => volume.driver_and_handle().0,
+            VolumeKind::NoOp => volume.plugin(),
         };
-        match waiting {
-            // An error is an answer.
-            Waiting::WaitingForAttacher | Waiting::DetachWaitingForAttacher => {
-                attachments.with_label_values(&[driver()]).inc();
-            }
-            _ => {}
-        }
-        if let Some(at) = waiting.forced_at() {
-            forced.with_label_values(&[driver()]).inc();
-            next = next.into_iter().chain([at]).min();
-        }
+        forced.with_label_values(&[drivers.shown(driver)]).inc();
+        next = next.into_iter().chain([at]).min();
     });
     if let Some(at) = next {
         next_force.with_label_values::<&str>(&[]).set(seconds(at));
     }
     let now = seconds(Timestamp::now());
-    for (driver, since) in deleted.rows().into_keys() {
-        let oldest = oldest.with_label_values(&[drivers.shown(driver.as_str())]);
-        // The API server's clock may be ahead of ours.
-        oldest.set(oldest.get().max(now - seconds(since)));
+    for ((driver, deleted, is_silent), count) in pending.rows() {
+        let driver = drivers.shown(driver.as_str());
+        if is_silent {
+            #[expect(clippy::cast_precision_loss, reason = "far from 2^53")]
+            attachments.with_label_values(&[driver]).add(count as f64);
+        }
+        if let Some(since) = deleted {
+            let oldest = oldest.with_label_values(&[driver]);
+            // The API server's clock may be ahead of ours.
+            oldest.set(oldest.get().max(now - seconds(since)));
+        }
     }
     // Who was seen stays, with 0, so that a backlog that has ended does not look like a gap.
     for driver in drivers.seen() {
@@ -134,7 +138,7 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::{
-            decide::force::Unforced,
+            decide::{force::Unforced, verdict::Waiting},
             phases::Progress,
             reasons::{Report, State},
             state::{
@@ -181,6 +185,15 @@ mod tests {
             "spec": {"attacher": "a", "nodeName": "n", "source": {"persistentVolumeName": "pv"}},
         });
         objects.apply::<VolumeAttachment>(serde_json::from_value(attachment).unwrap());
+        let statuses = [json!({}), json!({"attached": true}), json!({"attachError": {"message": "no"}})];
+        for (number, status) in statuses.into_iter().enumerate() {
+            let attachment = json!({
+                "metadata": {"name": format!("csi-d{number}"), "uid": "u", "resourceVersion": "2"},
+                "spec": {"attacher": "d", "nodeName": "n", "source": {"persistentVolumeName": "pv"}},
+                "status": status,
+            });
+            objects.apply::<VolumeAttachment>(serde_json::from_value(attachment).unwrap());
+        }
         let shown = |start: &str| -> Option<f64> {
             let text = metrics.text().unwrap();
             let line = text.lines().find(|line| line.starts_with(start))?;
@@ -193,6 +206,7 @@ mod tests {
         board.lead(now);
         assert_eq!(shown("mooring_attacher_backlog{driver=\"a\"}"), Some(1.0));
         assert_eq!(shown("mooring_attacher_backlog{driver=\"b\"}"), Some(0.0));
+        assert_eq!(shown("mooring_attacher_backlog{driver=\"d\"}"), Some(1.0), "also what no reason names");
         assert_eq!(shown("mooring_force_detach_pending{driver=\"a\"}"), Some(1.0));
         assert_eq!(shown("mooring_force_detach_pending{driver=\"b\"}"), Some(1.0));
         assert_eq!(shown("mooring_force_detach_pending{driver=\"c\"}"), Some(1.0));

@@ -16,7 +16,6 @@ use apiserver::{
     ids::{AttachmentName, NodeName, PodKey, VolumeName},
     kinds::ObjectRef,
     tables::Objects,
-    text::TextList,
 };
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
@@ -29,7 +28,7 @@ use super::{
     options::AttachDetachOptions,
     reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
     state::{
-        actual::ForceReason,
+        actual::{AttachmentCall, ForceReason},
         desired::{WhyUnresolved, volume_name::VolumeId, volume_source},
     },
 };
@@ -41,15 +40,6 @@ const GATHERING: Duration = Duration::from_secs(2);
 /// Requests for volumes on nodes that may be under way at once: as many as there are.
 const NO_LIMIT: usize = usize::MAX / 2;
 
-/// A write that would come next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum NextWrite {
-    /// The VolumeAttachment is created.
-    CreateAttachment,
-    /// The VolumeAttachment is deleted.
-    DeleteAttachment,
-}
-
 /// Where a volume on a node stands.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeVolumeOutlook {
@@ -58,22 +48,9 @@ pub struct NodeVolumeOutlook {
     /// What it waits for.
     pub waiting: Option<Waiting>,
     /// The write that would come next.
-    pub write: Option<NextWrite>,
+    pub write: Option<AttachmentCall>,
     /// Why it would be taken away although it may be in use.
     pub forced: Option<ForceReason>,
-}
-
-/// A volume of a pod that is to be attached to the pod's node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Desired {
-    /// Names of the volume in the pod.
-    pub pod_volumes: TextList,
-    /// The volume.
-    pub volume: VolumeId,
-    /// The pod's node.
-    pub node: NodeName,
-    /// Whether the volume is for one node alone.
-    pub exclusive: bool,
 }
 
 /// What the controller would do next.
@@ -81,8 +58,8 @@ pub struct Desired {
 pub struct Outlook {
     /// Each volume on each node where it is, may be, or is to be.
     pub node_volumes: BTreeMap<(VolumeId, NodeName), NodeVolumeOutlook>,
-    /// What each pod wants attached.
-    pub desired: BTreeMap<PodKey, Vec<Desired>>,
+    /// What each pod wants attached to its node.
+    pub desired: BTreeMap<PodKey, Vec<NodeVolumeKey>>,
     /// Volumes of pods that cannot be attached yet, by pod and the volume's name in the pod.
     pub unresolved: BTreeMap<(PodKey, String), WhyUnresolved>,
     /// VolumeAttachments that are not ours: the volume, if that is known, and the node.
@@ -111,12 +88,7 @@ pub fn dry_run(
     settle(&mut controller, &mut outlook, &mut asked, is_absent, now);
     for pod in objects.pods.snapshot().into_keys() {
         let Some(desired_pod) = controller.desired.pod(&pod) else { continue };
-        let desired = desired_pod.volumes.iter().map(|(volume, wanted)| Desired {
-            pod_volumes: wanted.pod_volumes.clone(),
-            volume: volume.clone(),
-            node: desired_pod.node.clone(),
-            exclusive: wanted.exclusive,
-        });
+        let desired = desired_pod.volumes.keys().map(|volume| NodeVolumeKey::new(volume, &desired_pod.node));
         outlook.desired.insert(pod, desired.collect());
     }
     outlook
@@ -147,11 +119,10 @@ fn settle(
         }
         for (sent, call) in plan.calls {
             match &call {
-                Call::Attachment(volume, node, AttachmentRequest::Create(_)) => {
-                    outlook.node_volume(volume, node).write = Some(NextWrite::CreateAttachment);
-                }
-                Call::Attachment(volume, node, AttachmentRequest::Delete(..)) => {
-                    outlook.node_volume(volume, node).write = Some(NextWrite::DeleteAttachment);
+                // No write is answered, so there is nothing else to ask about.
+                Call::Attachment(_, _, AttachmentRequest::Read(_)) => {}
+                Call::Attachment(volume, node, write) => {
+                    outlook.node_volume(volume, node).write = Some(write.kind());
                 }
                 Call::PatchNode(node, ..) => {
                     outlook.node_writes.insert(node.clone());
@@ -167,10 +138,7 @@ fn settle(
                     controller.answered((sent, call), result, now, 0.0);
                     goes_on = true;
                 }
-                // No write is answered, so there is nothing else to ask about.
-                Call::Attachment(_, _, AttachmentRequest::Read(_))
-                | Call::ReadNode(_)
-                | Call::ReadOwner(..) => {}
+                Call::ReadNode(_) | Call::ReadOwner(..) => {}
             }
         }
         if !goes_on {

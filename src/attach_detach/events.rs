@@ -71,10 +71,14 @@ impl Announcement {
         Self { users: Some(users), about: Some("multi-attach"), ..said }
     }
 
-    /// Which node holds it, and what the volume there waits for; nothing if it is simply used. `foreign` is the
-    /// VolumeAttachment that holds it there, if it is another party's.
-    pub fn holder(node: &NodeName, waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> Self {
-        let held = format!(" is attached to node \"{node}\": {}", holding(waiting, foreign));
+    /// Which node holds it, and what the volume there waits for; nothing if it is simply used. `other` is the VolumeAttachment
+    /// that holds it there, if it is another party's, or ours of an earlier volume.
+    pub fn holder(
+        node: &NodeName,
+        waiting: Option<&Waiting>,
+        other: Option<(&AttachmentName, bool)>,
+    ) -> Self {
+        let held = format!(" is attached to node \"{node}\": {}", holding(waiting, other));
         Self { about: Some("holder"), ..Self::warning("HeldByNode", held) }
     }
 
@@ -180,8 +184,8 @@ fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
 }
 
 /// Why the volume is still on another node.
-fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> String {
-    match (waiting, foreign) {
+fn holding(waiting: Option<&Waiting>, other: Option<(&AttachmentName, bool)>) -> String {
+    match (waiting, other) {
         // Not with the driver's words: each of its tries may say others (S47).
         (Some(Waiting::AttachError { .. } | Waiting::WaitingForVolumeAttachment), _) => {
             Waiting::WaitingForAttacher.to_string()
@@ -197,7 +201,10 @@ fn holding(waiting: Option<&Waiting>, foreign: Option<&AttachmentName>) -> Strin
         )
         | (None, None) => "pods there still need it".to_owned(),
         (Some(waiting), _) => waiting.to_string(),
-        (None, Some(name)) => {
+        (None, Some((_, true))) => {
+            "an earlier volume of this PersistentVolume has to be detached from it first".to_owned()
+        }
+        (None, Some((name, false))) => {
             format!("VolumeAttachment {name}, which another writer made, has to be deleted first")
         }
     }

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     controller::report::{Reason as _, ReportKey as _},
-    metrics::{FedCounters, Metrics},
+    metrics::{Metrics, write_conflicts},
     telemetry::transition::Named,
 };
 
@@ -34,7 +34,7 @@ pub struct AttachDetachMetrics {
     planned: IntCounterVec,
     refusals: IntCounterVec,
     pub(crate) durations: Durations,
-    conflicts: FedCounters,
+    conflicts: IntCounterVec,
     patches: Histogram,
     in_use: IntGaugeVec,
 }
@@ -51,13 +51,6 @@ impl AttachDetachMetrics {
     /// # Errors
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
-        let counter = |name: &str, help: &str, label: &str, values: &[&str]| {
-            let counter = metrics.counters(name, help, &[label])?;
-            for value in values {
-                counter.with_label_values(&[value]);
-            }
-            Ok::<_, prometheus::Error>(counter)
-        };
         let patches = Histogram::with_opts(
             HistogramOpts::new(
                 "mooring_node_status_volumes_per_patch",
@@ -72,32 +65,32 @@ impl AttachDetachMetrics {
                 "Number of volumes in A/D Controller",
                 &["plugin_name", "state"],
             )?,
-            forced: counter(
+            forced: metrics.counters_of(
                 "attach_detach_controller_attachdetach_controller_forced_detaches",
                 "Number of times the A/D Controller performed a forced detach",
                 "reason",
                 &[ForceReason::Timeout, ForceReason::OutOfService].map(ForceReason::label),
             )?,
-            unresolved: counter(
+            unresolved: metrics.counters_of(
                 "mooring_unresolved_pod_volumes_total",
                 "Volumes of pods that could not be attached at the first decision, by reason",
                 "reason",
                 &[],
             )?,
-            planned: counter(
+            planned: metrics.counters_of(
                 "mooring_planned_keys_total",
                 "Objects reconciled because something changed, by kind",
                 "kind",
                 Planned::VARIANTS,
             )?,
-            refusals: counter(
+            refusals: metrics.counters_of(
                 "mooring_guard_refusals_total",
                 "Actions that a safety rule prevented, by rule",
                 "guard",
                 &Waiting::GUARDS,
             )?,
             durations: Durations::new(metrics)?,
-            conflicts: FedCounters::write_conflicts(metrics, &WRITES)?,
+            conflicts: write_conflicts(metrics, &WRITES)?,
             patches,
             in_use: metrics.gauges(
                 "storage_count_attachable_volumes_in_use",
@@ -215,7 +208,7 @@ impl AttachDetachMetrics {
             _ => return,
         };
         if let Err(CallError::Conflict(_)) = result {
-            self.conflicts.add(write, 1);
+            self.conflicts.with_label_values(&[write]).inc();
         }
     }
 }

@@ -10,9 +10,10 @@ use super::durations::{BindMode, Sample};
 use crate::{
     binder::calls::WriteKind,
     metrics::{
-        FedCounters, Metrics, PLUGINS, STORAGE_OPERATION_BUCKETS,
+        Metrics, PLUGINS, STORAGE_OPERATION_BUCKETS,
         bounded::{Bounded, OTHER},
         exemplar::TracedHistogram,
+        write_conflicts,
     },
 };
 
@@ -22,7 +23,7 @@ const BIND_BUCKETS: [f64; 14] =
 
 #[derive(Clone, Debug)]
 pub struct BinderMetrics {
-    conflicts: FedCounters,
+    conflicts: IntCounterVec,
     failures: IntCounterVec,
     classes: IntCounter,
     class_errors: IntCounter,
@@ -58,7 +59,7 @@ impl BinderMetrics {
         metrics.register_traced(&binds)?;
         let writes: Vec<&str> = WriteKind::VARIANTS.iter().map(|kind| kind.as_str()).collect();
         Ok(Self {
-            conflicts: FedCounters::write_conflicts(metrics, &writes)?,
+            conflicts: write_conflicts(metrics, &writes)?,
             failures: metrics.counters(
                 "mooring_binder_failed_requests_total",
                 "Failed requests about claims and volumes, by purpose and by kind of failure",
@@ -105,7 +106,7 @@ impl BinderMetrics {
 
     /// Counts a write whose object had changed meanwhile.
     pub fn conflicted(&self, kind: WriteKind) {
-        self.conflicts.add(kind.as_str(), 1);
+        self.conflicts.with_label_values(&[kind.as_str()]).inc();
     }
 
     /// Counts requests that failed.

@@ -19,6 +19,7 @@ use apiserver::{
     leadership::Leadership,
     tables::{ChangeSet, Objects},
 };
+use prometheus::IntGaugeVec;
 use tokio::{
     task::{JoinError, JoinSet, spawn_blocking, yield_now},
     time::{Instant, sleep_until},
@@ -27,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Controller, Executor, Plan, report::board::Board, reporting::Reporting};
 use crate::{
-    metrics::{Alarms, Metrics, RunningController},
+    metrics::{Alarms, Metrics},
     telemetry::history::History,
 };
 
@@ -55,7 +56,8 @@ pub struct Runner<C: Controller, E> {
     leadership: Leadership,
     events: EventRecorder,
     reporting: Reporting<C>,
-    running: RunningController,
+    /// A replica that has never led shows nothing here, like a kube-controller-manager that stands by.
+    running: IntGaugeVec,
     under_way: JoinSet<AnsweredCall<C>>,
     right: Right,
 }
@@ -72,6 +74,13 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         events: EventRecorder,
         (metrics, alarms): (&Metrics, Alarms),
     ) -> Result<Self, prometheus::Error> {
+        // component-base: metrics/prometheus/controllers/metrics.go. KCM shows only the controllers of clouds and nodes in
+        // it, none of ours.
+        let running = metrics.gauges(
+            "running_managed_controllers",
+            "Indicates where instances of a controller are currently running",
+            &["name", "manager"],
+        )?;
         Ok(Self {
             changes: objects.subscribe(),
             objects,
@@ -80,7 +89,7 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
             leadership,
             events,
             reporting: Reporting::new(metrics, alarms)?,
-            running: RunningController::new(metrics, C::IDENTITY.name)?,
+            running,
             under_way: JoinSet::new(),
             right: Right::StandBy,
         })
@@ -117,7 +126,7 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
                 () = shutdown.cancelled() => break,
                 () = self.leadership.acquired(), if self.right == Right::StandBy => {
                     self.right = Right::Lead;
-                    self.running.started();
+                    self.running.with_label_values(&[C::IDENTITY.name, "mooring"]).set(1);
                     // What the take-over barrier has read is to be known before anything is planned.
                     self.take_changes();
                     self.controller = tokio::select! {

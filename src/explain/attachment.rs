@@ -25,11 +25,14 @@ use super::{
 };
 use crate::attach_detach::{
     decide::{force::Unforced, verdict::Waiting},
-    dry_run::{NextWrite, NodeVolumeOutlook, volume_of},
+    dry_run::{NodeVolumeOutlook, volume_of},
     reasons::State,
-    state::desired::{
-        volume_name::{VolumeId, VolumeKind},
-        volume_source::Sharing,
+    state::{
+        actual::AttachmentCall,
+        desired::{
+            volume_name::{VolumeId, VolumeKind},
+            volume_source::Sharing,
+        },
     },
 };
 
@@ -291,13 +294,13 @@ fn link(view: &View<'_>, volume: &VolumeId, node: &NodeName, node_volume: &NodeV
 
 fn written_next(
     subject: &ObjectRef,
-    write: NextWrite,
+    write: AttachmentCall,
     node_volume: &NodeVolumeOutlook,
     is_long: bool,
 ) -> Link {
     let case = match write {
-        NextWrite::CreateAttachment => "WaitingForVolumeAttachment next",
-        NextWrite::DeleteAttachment => "DetachWaitingForAttacher next",
+        AttachmentCall::Create => "WaitingForVolumeAttachment next",
+        AttachmentCall::Delete | AttachmentCall::Read => "DetachWaitingForAttacher next",
     };
     let mut more = node_volume.forced.map_or(String::new(), |it| format!(", by force ({})", it.label()));
     if is_long {

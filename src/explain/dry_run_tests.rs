@@ -12,9 +12,9 @@ use crate::{
     attach_detach::{
         self, AttachDetachOptions,
         decide::verdict::Waiting,
-        dry_run::{NextWrite, NodeVolumeOutlook},
+        dry_run::NodeVolumeOutlook,
         reasons::State,
-        state::desired::volume_name::VolumeId,
+        state::{actual::AttachmentCall, desired::volume_name::VolumeId},
     },
     binder::{self, BinderOptions, calls::WriteKind, reasons::ClaimReason},
 };
@@ -139,10 +139,7 @@ fn of_pairs(snapshot: &Snapshot) -> Vec<(String, NodeVolumeOutlook)> {
 fn the_attach_detach_controller_says_what_it_would_write_next() {
     let node_volumes = of_pairs(&snapshot(moved()));
     let [(a, on_a), (b, on_b)] = node_volumes.as_slice() else { panic!("{node_volumes:?}") };
-    assert_eq!(
-        (a.as_str(), on_a.state, on_a.write),
-        ("a", State::Attaching, Some(NextWrite::CreateAttachment))
-    );
+    assert_eq!((a.as_str(), on_a.state, on_a.write), ("a", State::Attaching, Some(AttachmentCall::Create)));
     assert_eq!((b.as_str(), on_b.write), ("b", None));
     assert!(matches!(&on_b.waiting, Some(Waiting::HeldByNode { .. })), "{on_b:?}");
 }

@@ -1,14 +1,11 @@
 //! Metrics of the controllers, in the registry of [`telemetry::metrics`].
 //!
 //! Names and labels that kube-controller-manager also has are kept exactly, so that existing
-//! dashboards work (`spec/user-experience.md` §5). Those that several controllers feed differ in
-//! a constant label, and are made here. `docs/metrics.md` is printed from what is registered.
+//! dashboards work (`spec/user-experience.md` §5). `docs/metrics.md` is printed from what is registered.
 
 #[cfg(test)]
 mod cardinality;
-mod controllers;
 mod counted;
-mod fed;
 #[cfg(test)]
 mod reference;
 mod requester;
@@ -17,13 +14,12 @@ mod tally;
 pub use ::apiserver::metrics::*;
 pub use ::serving::slis;
 pub use ::telemetry::metrics::*;
-pub use controllers::RunningController;
 pub use counted::register_counted;
-pub use fed::FedCounters;
 pub use requester::Requester;
 pub(crate) use tally::Tally;
 
 use bounded::Bounded;
+use prometheus::{Error, IntCounterVec};
 
 /// Buckets of KCM's storage operation histograms, in seconds.
 pub const STORAGE_OPERATION_BUCKETS: [f64; 13] =
@@ -41,4 +37,13 @@ pub const CLASSES: usize = 100;
 /// Drivers that families of ours show by name.
 pub fn drivers(metrics: &Metrics) -> Bounded {
     metrics.shared_names("driver", DRIVERS)
+}
+
+/// `mooring_write_conflicts_total`, in which these operations are shown from the start.
+///
+/// # Errors
+/// See [`Metrics::register`].
+pub fn write_conflicts(metrics: &Metrics, writes: &[&str]) -> Result<IntCounterVec, Error> {
+    let help = "Writes that the API server refused because the object had changed meanwhile, by purpose";
+    metrics.counters_of("mooring_write_conflicts_total", help, "op", writes)
 }

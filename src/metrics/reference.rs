@@ -1,6 +1,13 @@
 //! `docs/metrics.md`, printed from what is registered and the table here. `MOORING_WRITE_DOCS=1` writes it.
 
-use std::{collections::BTreeMap, convert::Infallible, fmt::Write, fs, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    fmt::Write,
+    fs,
+    path::Path,
+    sync::Arc,
+};
 
 use apiserver::{
     call::Caller,
@@ -11,6 +18,7 @@ use apiserver::{
 };
 use http::{Request, Response};
 use kube::{Client, client::Body};
+use prometheus::{core::Desc, proto::MetricType};
 use serving::Measures;
 use strum::{VariantArray as _, VariantNames as _};
 use telemetry::traces::{Outcome, Traces};
@@ -353,8 +361,24 @@ fn everything() -> [Metrics; 2] {
     [metrics, Slis::new().unwrap().metrics().clone()]
 }
 
+/// What is known of a family before it has a series: its help, its type, and the names of its labels.
+struct Family {
+    help: String,
+    kind: MetricType,
+    labels: BTreeSet<String>,
+}
+
+fn families() -> BTreeMap<String, Family> {
+    let family = |(desc, kind): (Desc, MetricType)| {
+        let constant = desc.const_label_pairs.iter().map(|pair| pair.name().to_owned());
+        let labels = desc.variable_labels.iter().cloned().chain(constant).collect();
+        (desc.fq_name, Family { help: desc.help, kind, labels })
+    };
+    everything().iter().flat_map(Metrics::described).map(family).collect()
+}
+
 fn document(table: &[MetricRow]) -> String {
-    let families: BTreeMap<_, _> = everything().iter().flat_map(Metrics::families).collect();
+    let families = families();
     let mut text = String::from(include_str!("reference.md"));
     for (title, is_own) in [("Metrics of mooring", true), ("Metrics of kube-controller-manager", false)] {
         write!(text, "\n## {title}\n").unwrap();
@@ -392,7 +416,7 @@ async fn every_family_is_documented_and_none_that_is_has_vanished() {
     let table = table();
     let mut documented: Vec<&str> = table.iter().map(|row| row.0).collect();
     documented.sort_unstable();
-    let families: BTreeMap<_, _> = everything().iter().flat_map(Metrics::families).collect();
+    let families = families();
     let registered: Vec<&str> = families.keys().map(String::as_str).collect();
     assert_eq!(registered, documented, "left what is registered, right what src/metrics/reference.rs knows");
     for MetricRow(name, labels, kcm, stability) in &table {
@@ -449,11 +473,7 @@ async fn openmetrics_is_read_by_a_strict_parser() {
 /// What cannot be checked by a list of names: a unit that is said is the one of the name.
 #[tokio::test]
 async fn names_of_ours_end_in_their_unit_and_counters_in_total() {
-    use prometheus::proto::MetricType;
-
-    for (name, family) in
-        everything().iter().flat_map(Metrics::families).filter(|(name, _)| name.starts_with(OWN))
-    {
+    for (name, family) in families().into_iter().filter(|(name, _)| name.starts_with(OWN)) {
         assert_eq!(name.ends_with("_total"), family.kind == MetricType::COUNTER, "{name}");
         let help = family.help.to_lowercase();
         if let Some(unit) = super::unit(&name) {

@@ -15,10 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::mutation::{Mutation, MutationKind};
 use crate::{
-    attach_detach::{
-        self, AttachDetachOptions,
-        dry_run::{NextWrite, Outlook},
-    },
+    attach_detach::{self, AttachDetachOptions, dry_run::Outlook, state::actual::AttachmentCall},
     binder::{BinderOptions, calls::Target, calls::WriteKind, dry_run::dry_run},
     config::StorageController,
 };
@@ -57,10 +54,10 @@ fn would_attach(outlook: &Outlook, act: &Mutation) -> Option<bool> {
     };
     match (act.kind, &act.object) {
         (MutationKind::Attach, ObjectRef::Attachment(name)) => {
-            Some(write(name) == Some(NextWrite::CreateAttachment))
+            Some(write(name) == Some(AttachmentCall::Create))
         }
         (MutationKind::Detach, ObjectRef::Attachment(name)) => {
-            Some(write(name) == Some(NextWrite::DeleteAttachment))
+            Some(write(name) == Some(AttachmentCall::Delete))
         }
         _ => Some(outlook.node_writes.contains(node)),
     }

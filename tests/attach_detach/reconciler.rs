@@ -23,8 +23,7 @@ use mooring::{
         options::ForcePolicy,
         state::{
             actual::{
-                ActualState, AttachmentCall, Candidates, Deletion, Desire, Mount, ReportAsAttached,
-                Uncertain,
+                ActualState, AttachmentCall, Candidates, Deletion, Mount, ReportAsAttached, Uncertain,
                 unpublishing::{Sequence, Unpublishing},
             },
             desired::{
@@ -333,7 +332,7 @@ fn hold(actual: &mut ActualState, volume: &VolumeId, name: &NodeName, given: &Gi
     }
     if let Some(minutes) = given.unwanted_for {
         let since = Timestamp::from_second(600 - 60 * minutes).expect("a time");
-        actual.node_volume_mut(volume, name).desire = Desire::Undesired { since };
+        actual.node_volume_mut(volume, name).undesired_since = Some(since);
     }
     if !given.gone {
         node.metadata.resource_version = ResourceVersion(7);

@@ -104,10 +104,11 @@ fn inline(volume: &Value, namespace: &str) -> Result<Value, String> {
     let migrated = in_tree_migration::inline_volume(&volume.name, namespace, source)
         .map_err(|error| problem(&error))?
         .expect("a translation");
-    assert_eq!(migrated.spec["csi"]["driver"], migrated.driver);
-    assert_eq!(migrated.spec["csi"]["volumeHandle"], migrated.handle);
-    assert_eq!(migrated.spec["accessModes"], json!([migrated.access_mode]));
-    Ok(json!({"name": migrated.name, "spec": migrated.spec}))
+    let made_up = migrated.inline.expect("a PersistentVolume that is made up");
+    assert_eq!(made_up.spec["csi"]["driver"], migrated.driver);
+    assert_eq!(made_up.spec["csi"]["volumeHandle"], migrated.handle);
+    assert_eq!(made_up.spec["accessModes"], json!(migrated.access_modes));
+    Ok(json!({"name": made_up.name, "spec": made_up.spec}))
 }
 
 fn persistent_volume(object: &Value) -> PersistentVolume {

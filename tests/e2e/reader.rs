@@ -10,7 +10,7 @@ use apiserver::{
 };
 use kube::{Client, client::Body};
 use mooring::{
-    attach_detach::{self, AttachDetachOptions, decide::verdict::Waiting, dry_run::NextWrite},
+    attach_detach::{self, AttachDetachOptions, decide::verdict::Waiting, state::actual::AttachmentCall},
     binder::{self, BinderOptions},
     explain::{
         read::{Question, Reader},
@@ -71,7 +71,7 @@ async fn read(reader: &Reader, kind: &str, name: &str) -> Snapshot {
 }
 
 /// How the volume stands on each node: what it waits for, and the next write.
-fn node_volumes(snapshot: &Snapshot) -> Vec<(String, Option<Waiting>, Option<NextWrite>)> {
+fn node_volumes(snapshot: &Snapshot) -> Vec<(String, Option<Waiting>, Option<AttachmentCall>)> {
     let is_absent = |object: &ObjectRef| snapshot.is_absent(object);
     let options = AttachDetachOptions::default();
     let outlook = attach_detach::dry_run::dry_run(&snapshot.objects, options, &is_absent, snapshot.taken_at);

@@ -103,8 +103,8 @@ impl Leadership {
     }
 
     /// Tells of each beginning, extension and end of the term.
-    pub fn terms(&self) -> Terms {
-        Terms(self.term.subscribe())
+    pub(crate) fn terms(&self) -> watch::Receiver<(Term, Suspended)> {
+        self.term.subscribe()
     }
 
     /// Whether a write may be sent now.
@@ -128,7 +128,8 @@ impl Leadership {
     pub async fn regained(&self) {
         let mut terms = self.terms();
         while !self.may_write(Instant::now()) {
-            terms.changed().await;
+            // The sender lives in `self`, so waiting cannot fail.
+            let _ = terms.changed().await;
         }
     }
 
@@ -152,18 +153,6 @@ impl Leadership {
                 _ = landings.changed() => {}
             }
         }
-    }
-}
-
-/// Changes of the term. What it is then, [`Leadership::term`] says.
-#[derive(Debug)]
-pub struct Terms(watch::Receiver<(Term, Suspended)>);
-
-impl Terms {
-    /// Waits for the next change. Cancel safe.
-    pub async fn changed(&mut self) {
-        // The sender lives in the `Leadership` of the waiting task.
-        let _ = self.0.changed().await;
     }
 }
 

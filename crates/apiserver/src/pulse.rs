@@ -4,56 +4,36 @@
 //! the elector, which has a thread of its own and would renew the lease for ever, gives it back. Where all threads stood
 //! still, as in a process that was stopped, the elector has had no turns either, and concludes nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
-use super::lease::Timing;
+use super::{lease::Timing, progress::Progress};
 
 /// Longest time between two beats.
 const SLOWEST: Duration = Duration::from_secs(1);
 /// So many of the elector's turns without a beat are its own evidence that time went by.
 const SILENT_TURNS: u32 = 2;
 
-/// The last beat, shared by the thread that beats and those that listen.
-#[derive(Clone, Debug)]
-pub struct Pulse(Arc<watch::Sender<Instant>>);
-
-impl Default for Pulse {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(Instant::now())))
-    }
-}
-
-impl Pulse {
-    /// Beats for as long as the runtime goes on: some times between two turns of the elector, if there is one.
-    pub async fn beat(self, timing: Option<Timing>) {
-        let pause = timing.map_or(SLOWEST, |timing| (timing.retry_period / 2).min(SLOWEST));
-        loop {
-            self.0.send_replace(Instant::now());
-            sleep(pause).await;
-        }
-    }
-
-    /// When the last beat was.
-    pub fn last(&self) -> Instant {
-        *self.0.borrow()
+/// Beats for as long as the runtime goes on: some times between two turns of the elector, if there is one.
+pub async fn beat(pulse: Progress, timing: Option<Timing>) {
+    let pause = timing.map_or(SLOWEST, |timing| (timing.retry_period / 2).min(SLOWEST));
+    loop {
+        pulse.note();
+        sleep(pause).await;
     }
 }
 
 /// How the elector listens.
 #[derive(Debug)]
 pub(super) struct Listener {
-    pulse: Pulse,
+    pulse: Progress,
     heard: Instant,
     silent_turns: u32,
 }
 
 impl Listener {
-    pub(super) fn new(pulse: Pulse) -> Self {
+    pub(super) fn new(pulse: Progress) -> Self {
         Self { heard: pulse.last(), pulse, silent_turns: 0 }
     }
 
@@ -90,7 +70,7 @@ mod tests {
             (&[9, 11], None),
         ];
         for (turns, expected) in cases {
-            let pulse = Pulse::default();
+            let pulse = Progress::default();
             let mut listener = Listener::new(pulse.clone());
             listener.heard -= Duration::from_secs(1);
             let found = turns
@@ -102,8 +82,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn l14_a_thread_that_goes_on_is_never_silent() {
-        let pulse = Pulse::default();
-        let _beating = tokio::spawn(pulse.clone().beat(Some(TIMING)));
+        let pulse = Progress::default();
+        let _beating = tokio::spawn(beat(pulse.clone(), Some(TIMING)));
         let mut listener = Listener::new(pulse);
         for _ in 0..100 {
             sleep(TIMING.retry_period).await;

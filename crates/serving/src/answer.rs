@@ -1,4 +1,4 @@
-//! What a page or a check says: made as a value, so that a test reads it and a page is kept for all its readers.
+//! What a page or a check says: made as a value, so that a test reads it.
 
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header::CONTENT_TYPE};

@@ -64,7 +64,7 @@ pub fn force(
     }
     let patience = if object.is_some() { policy.unready } else { policy.gone };
     let unready_since = node.and_then(|state| state.unready_since).unwrap_or(wall);
-    let undesired_since = node_volume.undesired_since().unwrap_or(wall);
+    let undesired_since = node_volume.undesired_since.unwrap_or(wall);
     // An instant that cannot be represented is one that does not come.
     let due = unready_since.max(undesired_since).checked_add(patience).unwrap_or(Timestamp::MAX);
     if wall < due { Err(Unforced::Until(due)) } else { Ok(ForceReason::Timeout) }
@@ -77,7 +77,6 @@ mod tests {
     use apiserver::kinds::{Node, NodeCondition, Taint};
 
     use super::*;
-    use crate::attach_detach::state::actual::Desire;
 
     fn at(minute: i64) -> Timestamp {
         Timestamp::from_second(minute * 60).unwrap()
@@ -198,8 +197,7 @@ mod tests {
             ),
         ];
         for (name, node, unready, unwanted, policy, minute, expected) in cases {
-            let node_volume =
-                NodeVolume { desire: Desire::Undesired { since: at(unwanted) }, ..NodeVolume::default() };
+            let node_volume = NodeVolume { undesired_since: Some(at(unwanted)), ..NodeVolume::default() };
             let mut state = NodeState::default();
             state.node = node.map(Arc::new);
             state.unready_since = unready.map(at);

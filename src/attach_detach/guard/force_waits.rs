@@ -18,7 +18,7 @@ use crate::attach_detach::{
         verdict::{NodeVerdict, Waiting},
     },
     state::{
-        actual::{ActualState, NodeVolume},
+        actual::ActualState,
         desired::{DesiredState, volume_name::VolumeId},
     },
 };
@@ -138,7 +138,7 @@ pub(in crate::attach_detach) fn waits<'a>(
 fn elapsed_on(name: &NodeName, wait: &NodeWait, actual: &ActualState, wall: Timestamp) -> Duration {
     let unready_since = actual.node(name).and_then(|state| state.unready_since).unwrap_or(wall);
     let undesired_since = |volume: &VolumeId| {
-        actual.node_volume(volume, name).and_then(NodeVolume::undesired_since).unwrap_or(wall)
+        actual.node_volume(volume, name).and_then(|it| it.undesired_since).unwrap_or(wall)
     };
     let since = wait.volumes().map(undesired_since).max().unwrap_or(wall).max(unready_since);
     wall.duration_since(since).try_into().unwrap_or_default()

@@ -3,10 +3,10 @@
 //! In: [`Report`]s, in the order of the looks. Out: effects, and no decision. What is at rest when this process first sees
 //! it has not changed, so nothing is said of it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use educe::Educe;
-use prometheus::{IntCounterVec, Opts};
+use prometheus::IntCounterVec;
 use tokio::time::Instant;
 
 use super::{
@@ -28,7 +28,7 @@ const GONE: &str = "Gone";
 pub struct Reporter<K, R> {
     board: Arc<Board<K, R>>,
     history: History,
-    decisions: BTreeMap<&'static str, IntCounterVec>,
+    decisions: Option<IntCounterVec>,
 }
 
 /// A copy that goes its own way, but for the counters.
@@ -40,22 +40,15 @@ impl<K: ReportKey, R: Reason> Clone for Reporter<K, R> {
 }
 
 impl<K: ReportKey, R: Reason> Reporter<K, R> {
-    /// Registers `mooring_decisions_total` and the gauges of what waits. Those of several kinds differ in the label `kind`
-    /// alone.
+    /// Registers `mooring_decisions_total` and the gauges of what waits.
     ///
     /// # Errors
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
-        let mut reporter = Self::default();
-        for kind in K::KINDS {
-            let opts = Opts::new(
-                "mooring_decisions_total",
-                "Decisions, by kind and by the resulting reason; without a wait, by the attachment's state",
-            );
-            let counter = IntCounterVec::new(opts.const_label("kind", *kind), &["reason"])?;
-            metrics.register(&counter)?;
-            reporter.decisions.insert(kind, counter);
-        }
+        let help =
+            "Decisions, by kind and by the resulting reason; without a wait, by the attachment's state";
+        let decisions = Some(metrics.counters("mooring_decisions_total", help, &["kind", "reason"])?);
+        let reporter = Self { decisions, ..Self::default() };
         gauges::register(&reporter.board, metrics)?;
         Ok(reporter)
     }
@@ -77,9 +70,8 @@ impl<K: ReportKey, R: Reason> Reporter<K, R> {
         let before = before.as_ref();
         seen(before.map(|before| &before.reason), &report);
         let Report { key, reason, next, attempt, revision, from: written, other, is_decision } = report;
-        if let (Some(decisions), Some(reason), true) = (self.decisions.get(key.kind()), &reason, is_decision)
-        {
-            decisions.with_label_values(&[reason.decided()]).inc();
+        if let (Some(decisions), Some(reason), true) = (&self.decisions, &reason, is_decision) {
+            decisions.with_label_values(&[key.kind(), reason.decided()]).inc();
         }
         let known = before.map(|before| (before.reason.state(), before.reason.code()));
         let (to, code) = reason.as_ref().map_or((GONE, GONE), |reason| (reason.state(), reason.code()));

@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
+use prometheus::IntCounterVec;
 use serde_json::{Value, json};
 
 use super::ForeignWrite;
 use crate::{
     controller::report::WallClock,
-    metrics::{Alarms, FedCounters, Metrics},
+    metrics::{Alarms, Metrics},
 };
 
 /// What there is to tell.
@@ -63,7 +64,7 @@ pub struct Role {
 #[derive(Clone, Debug)]
 pub struct Teller {
     role: Role,
-    counters: FedCounters,
+    counters: IntCounterVec,
     alarms: Alarms,
 }
 
@@ -74,14 +75,16 @@ impl Teller {
     /// See [`Metrics::register`].
     pub fn new(role: Role, metrics: &Metrics, alarms: Alarms) -> Result<Self, prometheus::Error> {
         alarms.set(role.alarm, None);
-        Ok(Self { role, counters: FedCounters::foreign_writes(metrics, role.kinds)?, alarms })
+        let help = "Changes by others to fields that only the running controllers should change, by kind";
+        let counters = metrics.counters_of("mooring_foreign_writes_total", help, "kind", role.kinds)?;
+        Ok(Self { role, counters, alarms })
     }
 
     /// Tells it. Returns what the page shows from now on: the alarm, and who wrote what of late.
     pub fn tell(&self, news: &News) -> (Option<String>, Vec<Value>) {
         let Role { name, alarm, held, .. } = self.role;
         for (kind, count) in &news.counts {
-            self.counters.add(kind, *count);
+            self.counters.with_label_values(&[*kind]).inc_by(*count);
         }
         for write in &news.read {
             let manager = write.manager.as_deref().unwrap_or_default();

@@ -14,8 +14,8 @@ use super::story::{Story, When};
 use crate::{
     attach_detach::{
         decide::{force::Unforced, verdict::Waiting},
-        dry_run::{NextWrite, Outlook},
-        state::desired::volume_name::VolumeId,
+        dry_run::Outlook,
+        state::{actual::AttachmentCall, desired::volume_name::VolumeId},
     },
     explain::{
         age,
@@ -194,7 +194,7 @@ fn forced(before: &Outlook, after: &Outlook, name: &NodeName) -> BTreeSet<Volume
     let is_taken = |outlook: &Outlook, key: &(VolumeId, NodeName)| {
         outlook.node_volumes.get(key).is_some_and(|node_volume| {
             node_volume.forced.is_some()
-                || node_volume.write == Some(NextWrite::DeleteAttachment)
+                || node_volume.write == Some(AttachmentCall::Delete)
                 || matches!(
                     node_volume.waiting,
                     Some(Waiting::DetachWaitingForUnpublish | Waiting::DetachWaitingForSettlement)

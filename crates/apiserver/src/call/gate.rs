@@ -112,7 +112,7 @@ impl Gate {
             }
             tokio::select! {
                 () = changed => {}
-                () = terms.changed() => {}
+                _ = terms.changed() => {}
                 () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() && stage == Stage::Begun => {}
             }
         }

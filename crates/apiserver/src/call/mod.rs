@@ -401,7 +401,7 @@ impl Caller {
             }
             let end = if let Term::Until(end) = term { end } else { Instant::now() };
             tokio::select! {
-                () = terms.changed() => {}
+                _ = terms.changed() => {}
                 () = sleep_until(end) => {}
             }
         }

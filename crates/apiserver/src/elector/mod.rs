@@ -29,7 +29,7 @@ use super::{
     lease::{Fitness, Observed, Timing},
     lease_note::LeaseNote,
     progress::Progress,
-    pulse::{Listener, Pulse},
+    pulse::Listener,
     restore::RestoreGrace,
     sight::Sight,
     suspension::Suspended,
@@ -66,7 +66,7 @@ pub struct Surroundings {
     /// What is kept on the lease, and what the last leader said there.
     pub note: LeaseNote,
     /// The lease is not held for a thread that stands still.
-    pub pulse: Option<Pulse>,
+    pub pulse: Option<Progress>,
     /// The lease is not taken before this is cancelled: another writer is kept from writing from then on.
     pub fenced: Option<CancellationToken>,
 }

@@ -17,7 +17,8 @@ pub use exposition::{kind, unit};
 pub use work_queue::{QueueCounts, WorkQueueMetrics};
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    any::Any,
+    collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
@@ -35,22 +36,14 @@ use exposition::ByLabels;
 /// How the names of families of our own begin.
 pub const OWN: &str = "mooring_";
 
-/// What is known of a family before it has a series.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Family {
-    /// What it means, and its unit.
-    pub help: String,
-    /// Counter, gauge or histogram.
-    pub kind: MetricType,
-    /// Names of its labels.
-    pub labels: BTreeSet<String>,
-}
-
 /// Where every part registers its metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     registry: Registry,
-    families: Arc<Mutex<BTreeMap<String, Family>>>,
+    /// What was registered, and of which type: a family has no series at first.
+    described: Arc<Mutex<Vec<(Desc, MetricType)>>>,
+    /// Families that several parts feed, by name.
+    fed: Arc<Mutex<HashMap<String, Box<dyn Any + Send>>>>,
     traced: Arc<Mutex<Vec<TracedHistogram>>>,
     /// Values of labels that families share, by what they name.
     shared: Arc<Mutex<BTreeMap<&'static str, Bounded>>>,
@@ -69,14 +62,20 @@ impl Metrics {
 
     fn registered<C: Collector + Clone + 'static>(
         &self,
+        name: &str,
         made: Result<C, prometheus::Error>,
     ) -> Result<C, prometheus::Error> {
+        let mut fed = self.fed.lock();
+        if let Some(metric) = fed.get(name).and_then(|metric| metric.downcast_ref::<C>()) {
+            return Ok(metric.clone());
+        }
         let metric = made?;
         self.register(&metric)?;
+        fed.insert(name.to_owned(), Box::new(metric.clone()));
         Ok(metric)
     }
 
-    /// Makes and registers counters by these labels.
+    /// Makes and registers counters by these labels, once for all that feed them.
     ///
     /// # Errors
     /// See [`Self::register`].
@@ -86,15 +85,31 @@ impl Metrics {
         help: &str,
         labels: &[&str],
     ) -> Result<IntCounterVec, prometheus::Error> {
-        self.registered(IntCounterVec::new(Opts::new(name, help), labels))
+        self.registered(name, IntCounterVec::new(Opts::new(name, help), labels))
     }
 
-    /// Makes and registers gauges by these labels.
+    /// The same by one label, of which these values are shown from the start.
+    ///
+    /// # Errors
+    /// See [`Self::register`].
+    pub fn counters_of(
+        &self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: &[&str],
+    ) -> Result<IntCounterVec, prometheus::Error> {
+        let counters = self.counters(name, help, &[label])?;
+        values.iter().for_each(|value| drop(counters.with_label_values(&[value])));
+        Ok(counters)
+    }
+
+    /// Makes and registers gauges by these labels, once for all that feed them.
     ///
     /// # Errors
     /// See [`Self::register`].
     pub fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
-        self.registered(IntGaugeVec::new(Opts::new(name, help), labels))
+        self.registered(name, IntGaugeVec::new(Opts::new(name, help), labels))
     }
 
     /// Makes and registers histograms by these labels, with these upper bounds.
@@ -108,7 +123,8 @@ impl Metrics {
         labels: &[&str],
         bounds: &[f64],
     ) -> Result<HistogramVec, prometheus::Error> {
-        self.registered(HistogramVec::new(HistogramOpts::new(name, help).buckets(bounds.to_vec()), labels))
+        let opts = HistogramOpts::new(name, help).buckets(bounds.to_vec());
+        self.registered(name, HistogramVec::new(opts, labels))
     }
 
     /// Registers histograms whose exemplars are shown where the format has room for them.
@@ -139,24 +155,14 @@ impl Metrics {
             .iter()
             .map(|family| (family.name().to_owned(), family.get_field_type()))
             .collect();
-        {
-            let mut families = self.families.lock();
-            for desc in collector.desc() {
-                let constant = desc.const_label_pairs.iter().map(|pair| pair.name().to_owned());
-                let family = Family {
-                    help: desc.help.clone(),
-                    kind: kinds.get(&desc.fq_name).copied().unwrap_or(MetricType::GAUGE),
-                    labels: desc.variable_labels.iter().cloned().chain(constant).collect(),
-                };
-                families.insert(desc.fq_name.clone(), family);
-            }
-        }
+        let kind = |desc: &Desc| kinds.get(&desc.fq_name).copied().unwrap_or(MetricType::GAUGE);
+        self.described.lock().extend(collector.desc().into_iter().map(|desc| (desc.clone(), kind(desc))));
         self.registry.register(collector)
     }
 
-    /// Every family that was registered, by name, whether or not it has a series yet.
-    pub fn families(&self) -> BTreeMap<String, Family> {
-        self.families.lock().clone()
+    /// Everything that was registered, whether or not it has a series yet.
+    pub fn described(&self) -> Vec<(Desc, MetricType)> {
+        self.described.lock().clone()
     }
 
     /// Names that families of ours show alike, of which the first caller says how many there may be.

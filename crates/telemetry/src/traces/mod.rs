@@ -105,10 +105,7 @@ impl Traces {
         metrics: &Metrics,
     ) -> Result<(Self, mpsc::Receiver<Finished>), prometheus::Error> {
         let help = "Traces of operations, by outcome";
-        let counts = metrics.counters("mooring_traces_total", help, &["outcome"])?;
-        for outcome in Outcome::VARIANTS {
-            counts.with_label_values(&[outcome]);
-        }
+        let counts = metrics.counters_of("mooring_traces_total", help, "outcome", Outcome::VARIANTS)?;
         let (queue, finished) = mpsc::channel(QUEUE);
         Ok((Self(Some(Arc::new(Shared { per_million, queue, counts }))), finished))
     }

@@ -10,7 +10,7 @@ use apiserver::{ids::NodeName, kinds::Node};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    node_volume::{Desire, Mount, NodeVolume},
+    node_volume::{Mount, NodeVolume},
     state::ActualState,
 };
 use crate::attach_detach::guard::wait_note::NodeWait;
@@ -61,7 +61,7 @@ impl ActualState {
     pub fn go_on(&mut self, name: &NodeName, wait: &NodeWait, elapsed: Duration, wall: Timestamp) {
         let since = wall.checked_sub(elapsed).unwrap_or(wall);
         for volume in wait.volumes() {
-            self.node_volume_mut(volume, name).desire = Desire::Undesired { since };
+            self.node_volume_mut(volume, name).undesired_since = Some(since);
         }
         let state = self.node_mut(name);
         state.unready_since = state.unready_since.map(|known| known.min(since));

@@ -24,7 +24,7 @@ pub mod unpublishing;
 
 pub use identification::Candidates;
 pub use node_volume::{
-    AttachmentCall, Deletion, Desire, ForceReason, KnownAttachment, Mount, NodeVolume, Operation,
-    ReportAsAttached, Told, Uncertain, WhyRead,
+    AttachmentCall, Deletion, ForceReason, KnownAttachment, Mount, NodeVolume, Operation, ReportAsAttached,
+    Told, Uncertain, WhyRead,
 };
 pub use state::{ActualState, VolumeState};

@@ -54,8 +54,8 @@ pub struct NodeVolume {
     pub given_up: bool,
     /// Why the detach under way was forced, if it was.
     pub forced: Option<ForceReason>,
-    /// Whether a pod needs it here.
-    pub desire: Desire,
+    /// Since when no pod needs it here, by this process' clock, if that was judged and none does.
+    pub undesired_since: Option<Timestamp>,
     /// What users were told.
     pub told: Told,
 }
@@ -95,21 +95,6 @@ pub enum Deletion {
     },
     /// The server has accepted it.
     Accepted,
-}
-
-/// Whether a pod needs a volume on a node, as far as this process has judged that.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Desire {
-    /// Not judged yet.
-    #[default]
-    Unjudged,
-    /// A pod needs it.
-    Desired,
-    /// None does.
-    Undesired {
-        /// Since when, by this process' clock.
-        since: Timestamp,
-    },
 }
 
 /// Whether a kubelet may have a volume mounted.
@@ -381,14 +366,6 @@ impl NodeVolume {
         self.attachment().map_or(self.listed, |attachment| attachment.status.attached)
     }
 
-    /// Since when no pod needs what is, or may be, attached here, by this process' clock.
-    pub(crate) fn undesired_since(&self) -> Option<Timestamp> {
-        match self.desire {
-            Desire::Undesired { since, .. } => Some(since),
-            Desire::Unjudged | Desire::Desired => None,
-        }
-    }
-
     /// Whether it is off the node's list without an answer that proves it: only a live read will.
     pub(crate) fn needs_proof(&self) -> bool {
         !self.listed && matches!(self.unpublishing, Unpublishing::Since(_))
@@ -428,16 +405,12 @@ impl NodeVolume {
     /// Notes whether a pod needs it here, and since when none does.
     pub(super) fn note_desired(&mut self, is_desired: bool, wall: Timestamp) {
         if !is_desired {
-            let since = self.undesired_since().unwrap_or(wall);
-            self.desire = Desire::Undesired { since };
-            return;
-        }
-        if let Desire::Undesired { .. } = self.desire
+            self.undesired_since.get_or_insert(wall);
+        } else if self.undesired_since.take().is_some()
             && let Some(known) = &mut self.known
         {
             known.desired_again_at = Some(known.object.metadata.resource_version);
         }
-        self.desire = Desire::Desired;
     }
 
     pub(super) fn is_idle(&self) -> bool {

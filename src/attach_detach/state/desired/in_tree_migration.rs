@@ -7,27 +7,24 @@
 //!
 //! KCM: k8s.io/csi-translation-lib/plugins; all seven plugins are translated on every node.
 
+use std::{collections::BTreeMap, sync::Arc};
+
 use apiserver::{
     kinds::{AwsElasticBlockStore, AzureDisk, AzureFile, ClaimRef, GcePersistentDisk, InTreeSource, Meta},
     text::{Text, TextList},
 };
-use serde_json::{Map, Value, json};
+use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, SecretReference};
+use serde_json::{Value, json};
 
 use super::source_error::SourceError;
-const EBS: &str = "ebs.csi.aws.com";
-const GCE_PD: &str = "pd.csi.storage.gke.io";
-const AZURE_DISK: &str = "disk.csi.azure.com";
-const AZURE_FILE: &str = "file.csi.azure.com";
-const CINDER: &str = "cinder.csi.openstack.org";
-const VSPHERE: &str = "csi.vsphere.vmware.com";
-const PORTWORX: &str = "pxd.portworx.com";
+use crate::controller::in_tree;
 
 const READ_WRITE_ONCE: &str = "ReadWriteOnce";
 const READ_ONLY_MANY: &str = "ReadOnlyMany";
 const READ_WRITE_MANY: &str = "ReadWriteMany";
 
-/// A translated PersistentVolume.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A translated volume.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Migrated {
     /// CSI driver.
     pub driver: &'static str,
@@ -35,21 +32,17 @@ pub struct Migrated {
     pub handle: String,
     /// Access modes.
     pub access_modes: TextList,
+    /// For a volume without PersistentVolume, the one made up for it.
+    pub inline: Option<InlineVolume>,
 }
 
-/// A translated volume without PersistentVolume: the one that stands for it.
+/// The PersistentVolume that is made up for a volume without one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MigratedInline {
-    /// CSI driver.
-    pub driver: &'static str,
-    /// The driver's name of the volume.
-    pub handle: String,
-    /// Name of the PersistentVolume, if it existed.
+pub struct InlineVolume {
+    /// Its name, which events print.
     pub name: String,
-    /// Access mode.
-    pub access_mode: &'static str,
-    /// Spec of the PersistentVolume.
-    pub spec: Value,
+    /// Its spec, which goes into the VolumeAttachment.
+    pub spec: Arc<Value>,
 }
 
 /// Translates a PersistentVolume; `None` if its plugin is not one that is translated.
@@ -62,26 +55,33 @@ pub fn persistent_volume(
     access_modes: &TextList,
     source: &InTreeSource,
 ) -> Result<Option<Migrated>, SourceError> {
-    let (driver, handle) = match source {
-        InTreeSource::AwsElasticBlockStore(source) => (EBS, ebs_handle(source)?),
-        InTreeSource::GcePersistentDisk(source) => {
-            return Ok(Some(Migrated {
-                driver: GCE_PD,
-                handle: gce_handle(metadata, source)?,
-                access_modes: gce_access_modes(access_modes),
-            }));
-        }
-        InTreeSource::AzureDisk(source) => (AZURE_DISK, azure_disk_handle(source)?),
-        InTreeSource::AzureFile(source) => (AZURE_FILE, azure_file_handle(metadata, claim, source)?),
-        InTreeSource::Cinder(source) => (CINDER, source.volume_id.clone()),
-        InTreeSource::VsphereVolume(source) => (VSPHERE, source.volume_path.clone()),
-        InTreeSource::PortworxVolume(source) => (PORTWORX, source.volume_id.clone()),
+    let Some((driver, handle)) = driver_and_handle(metadata, claim, source)? else { return Ok(None) };
+    let access_modes = match source {
+        InTreeSource::GcePersistentDisk(_) => gce_access_modes(access_modes),
+        _ => access_modes.clone(),
+    };
+    Ok(Some(Migrated { driver, handle, access_modes, inline: None }))
+}
+
+fn driver_and_handle(
+    metadata: &Meta,
+    claim: Option<&ClaimRef>,
+    source: &InTreeSource,
+) -> Result<Option<(&'static str, String)>, SourceError> {
+    let handle = match source {
+        InTreeSource::AwsElasticBlockStore(source) => ebs_handle(source)?,
+        InTreeSource::GcePersistentDisk(source) => gce_handle(metadata, source)?,
+        InTreeSource::AzureDisk(source) => azure_disk_handle(source)?,
+        InTreeSource::AzureFile(source) => azure_file_handle(metadata, claim, source)?,
+        InTreeSource::Cinder(source) => source.volume_id.clone(),
+        InTreeSource::VsphereVolume(source) => source.volume_path.clone(),
+        InTreeSource::PortworxVolume(source) => source.volume_id.clone(),
         InTreeSource::Iscsi(_)
         | InTreeSource::Fc(_)
         | InTreeSource::FlexVolume(_)
         | InTreeSource::Malformed(_) => return Ok(None),
     };
-    Ok(Some(Migrated { driver, handle, access_modes: access_modes.clone() }))
+    Ok(in_tree::migrated(source).map(|(_, driver)| (driver, handle)))
 }
 
 /// Translates a volume that a pod has without a PersistentVolume; `None` if its plugin is not one that is
@@ -93,102 +93,84 @@ pub fn inline_volume(
     volume: &str,
     namespace: &str,
     source: &InTreeSource,
-) -> Result<Option<MigratedInline>, SourceError> {
-    let migrated = match source {
-        InTreeSource::AwsElasticBlockStore(source) => ebs_inline(source)?,
-        InTreeSource::GcePersistentDisk(source) => gce_inline(source),
-        InTreeSource::AzureDisk(source) => azure_disk_inline(source)?,
-        InTreeSource::AzureFile(source) => azure_file_inline(volume, namespace, source),
-        InTreeSource::Cinder(source) => {
-            let csi =
-                Csi::new(CINDER, &source.volume_id).read_only(source.read_only).fs_type(&source.fs_type);
-            csi.inline(READ_WRITE_ONCE)
+) -> Result<Option<Migrated>, SourceError> {
+    let namespace = if namespace.is_empty() { "default" } else { namespace };
+    let metadata = Meta { name: volume.into(), ..Meta::default() };
+    let of_pod = ClaimRef { namespace: namespace.into(), ..ClaimRef::default() };
+    let Some((driver, handle)) = driver_and_handle(&metadata, Some(&of_pod), source)? else {
+        return Ok(None);
+    };
+    let (mut name, mut mode) = (format!("{driver}-{handle}"), READ_WRITE_ONCE);
+    let (mut attributes, mut secret) = (BTreeMap::new(), None);
+    let mut attribute = |name: &str, value: &str| drop(attributes.insert(name.to_owned(), value.to_owned()));
+    let (read_only, fs_type) = match source {
+        InTreeSource::AwsElasticBlockStore(source) => {
+            attribute("partition", &source.partition.to_string());
+            (source.read_only, &*source.fs_type)
         }
+        InTreeSource::GcePersistentDisk(source) => {
+            name = format!("{driver}-{}", source.pd_name);
+            if source.read_only {
+                mode = READ_ONLY_MANY;
+            }
+            let whole = source.partition == 0;
+            attribute("partition", &if whole { String::new() } else { source.partition.to_string() });
+            (source.read_only, &*source.fs_type)
+        }
+        InTreeSource::AzureDisk(source) => {
+            name.clone_from(&handle);
+            attribute("kind", "Managed");
+            if let Some(mode) = source.caching_mode.as_deref().filter(|mode| !mode.is_empty()) {
+                attribute("cachingmode", mode);
+            }
+            if let Some(fs_type) = &source.fs_type {
+                attribute("fstype", fs_type);
+            }
+            (source.read_only == Some(true), source.fs_type.as_deref().unwrap_or_default())
+        }
+        InTreeSource::AzureFile(source) => {
+            name.clone_from(&handle);
+            mode = READ_WRITE_MANY;
+            attribute("sharename", &source.share_name);
+            secret = Some(SecretReference {
+                name: non_empty(&source.secret_name),
+                namespace: non_empty(namespace),
+            });
+            (source.read_only, "")
+        }
+        InTreeSource::Cinder(source) => (source.read_only, &*source.fs_type),
         InTreeSource::VsphereVolume(source) => {
-            let mut csi = Csi::new(VSPHERE, &source.volume_path).fs_type(&source.fs_type);
             // KCM: reads the policy from a source that is not there, and panics.
             if !source.storage_policy_name.is_empty() {
-                csi = csi.attribute("storagepolicyname", &source.storage_policy_name);
+                attribute("storagepolicyname", &source.storage_policy_name);
             }
-            csi.inline(READ_WRITE_ONCE)
+            (false, &*source.fs_type)
         }
         InTreeSource::PortworxVolume(source) => {
-            let mode = if source.read_only { READ_ONLY_MANY } else { READ_WRITE_ONCE };
-            Csi::new(PORTWORX, &source.volume_id).fs_type(&source.fs_type).inline(mode)
-        }
-        InTreeSource::Iscsi(_)
-        | InTreeSource::Fc(_)
-        | InTreeSource::FlexVolume(_)
-        | InTreeSource::Malformed(_) => return Ok(None),
-    };
-    Ok(Some(migrated))
-}
-
-/// The CSI source of a made-up PersistentVolume. Fields that Go leaves out when empty are left out.
-struct Csi {
-    driver: &'static str,
-    handle: String,
-    source: Map<String, Value>,
-    attributes: Map<String, Value>,
-}
-
-impl Csi {
-    fn new(driver: &'static str, handle: &str) -> Self {
-        let source = Map::from_iter([
-            ("driver".to_owned(), json!(driver)),
-            ("volumeHandle".to_owned(), json!(handle)),
-        ]);
-        Self { driver, handle: handle.to_owned(), source, attributes: Map::new() }
-    }
-
-    fn read_only(mut self, read_only: bool) -> Self {
-        if read_only {
-            self.source.insert("readOnly".to_owned(), json!(true));
-        }
-        self
-    }
-
-    fn fs_type(mut self, fs_type: &str) -> Self {
-        if !fs_type.is_empty() {
-            self.source.insert("fsType".to_owned(), json!(fs_type));
-        }
-        self
-    }
-
-    fn attribute(mut self, name: &str, value: &str) -> Self {
-        self.attributes.insert(name.to_owned(), json!(value));
-        self
-    }
-
-    fn node_stage_secret(mut self, name: &str, namespace: &str) -> Self {
-        let mut secret = Map::new();
-        for (key, value) in [("name", name), ("namespace", namespace)] {
-            if !value.is_empty() {
-                secret.insert(key.to_owned(), json!(value));
+            if source.read_only {
+                mode = READ_ONLY_MANY;
             }
+            (false, &*source.fs_type)
         }
-        self.source.insert("nodeStageSecretRef".to_owned(), Value::Object(secret));
-        self
-    }
-
-    /// Named after driver and handle.
-    fn inline(self, access_mode: &'static str) -> MigratedInline {
-        let name = format!("{}-{}", self.driver, self.handle);
-        self.inline_named(name, access_mode)
-    }
-
-    fn inline_named(mut self, name: String, access_mode: &'static str) -> MigratedInline {
-        if !self.attributes.is_empty() {
-            self.source.insert("volumeAttributes".to_owned(), Value::Object(self.attributes));
-        }
-        let spec = json!({ "accessModes": [access_mode], "csi": self.source, "volumeMode": "Filesystem" });
-        MigratedInline { driver: self.driver, handle: self.handle, name, access_mode, spec }
-    }
+        _ => return Ok(None),
+    };
+    // What Go leaves out when empty is left out.
+    let csi = CSIPersistentVolumeSource {
+        driver: driver.to_owned(),
+        volume_handle: handle.clone(),
+        read_only: read_only.then_some(true),
+        fs_type: non_empty(fs_type),
+        volume_attributes: Some(attributes).filter(|attributes| !attributes.is_empty()),
+        node_stage_secret_ref: secret,
+        ..CSIPersistentVolumeSource::default()
+    };
+    let spec = json!({ "accessModes": [mode], "csi": csi, "volumeMode": "Filesystem" });
+    let inline = Some(InlineVolume { name, spec: Arc::new(spec) });
+    Ok(Some(Migrated { driver, handle, access_modes: [mode].into(), inline }))
 }
 
-fn ebs_inline(source: &AwsElasticBlockStore) -> Result<MigratedInline, SourceError> {
-    let csi = Csi::new(EBS, &ebs_handle(source)?).read_only(source.read_only).fs_type(&source.fs_type);
-    Ok(csi.attribute("partition", &source.partition.to_string()).inline(READ_WRITE_ONCE))
+fn non_empty(text: &str) -> Option<String> {
+    Some(text.to_owned()).filter(|text| !text.is_empty())
 }
 
 /// `vol-…` out of `aws://<zone>/vol-…`, `aws:///vol-…`; anything else is taken as it is.
@@ -203,34 +185,17 @@ fn ebs_handle(source: &AwsElasticBlockStore) -> Result<String, SourceError> {
     Ok(id.to_owned())
 }
 
-fn gce_inline(source: &GcePersistentDisk) -> MigratedInline {
-    let mode = if source.read_only { READ_ONLY_MANY } else { READ_WRITE_ONCE };
-    let partition = if source.partition == 0 { String::new() } else { source.partition.to_string() };
-    Csi::new(GCE_PD, &gce_zonal("UNSPECIFIED", &source.pd_name))
-        .read_only(source.read_only)
-        .fs_type(&source.fs_type)
-        .attribute("partition", &partition)
-        .inline_named(format!("{GCE_PD}-{}", source.pd_name), mode)
-}
-
-fn gce_zonal(zone: &str, disk: &str) -> String {
-    format!("projects/UNSPECIFIED/zones/{zone}/disks/{disk}")
-}
-
 /// The disk's place is in the volume's zone label; several zones, joined by `__`, are a regional disk.
 fn gce_handle(metadata: &Meta, source: &GcePersistentDisk) -> Result<String, SourceError> {
     let label = |key| metadata.labels.get(key).map(Text::as_str).filter(|zone| !zone.is_empty());
     let zones =
         label("failure-domain.beta.kubernetes.io/zone").or_else(|| label("topology.kubernetes.io/zone"));
-    let disk = &source.pd_name;
-    match zones {
-        None => Ok(gce_zonal("UNSPECIFIED", disk)),
-        Some(zones) if zones.contains("__") => {
-            let region = gce_region(zones).ok_or_else(|| SourceError::GceZones(zones.to_owned()))?;
-            Ok(format!("projects/UNSPECIFIED/regions/{region}/disks/{disk}"))
-        }
-        Some(zone) => Ok(gce_zonal(zone, disk)),
+    let (zones, disk) = (zones.unwrap_or("UNSPECIFIED"), &source.pd_name);
+    if zones.contains("__") {
+        let region = gce_region(zones).ok_or_else(|| SourceError::GceZones(zones.to_owned()))?;
+        return Ok(format!("projects/UNSPECIFIED/regions/{region}/disks/{disk}"));
     }
+    Ok(format!("projects/UNSPECIFIED/zones/{zones}/disks/{disk}"))
 }
 
 /// The region that all zones (`<locale>-<region>-<zone>`) are in.
@@ -258,38 +223,11 @@ fn gce_access_modes(modes: &TextList) -> TextList {
     [if only_reads { READ_ONLY_MANY } else { READ_WRITE_ONCE }].into()
 }
 
-fn azure_disk_inline(source: &AzureDisk) -> Result<MigratedInline, SourceError> {
-    let handle = azure_disk_handle(source)?;
-    let mut csi = Csi::new(AZURE_DISK, &handle)
-        .read_only(source.read_only.unwrap_or_default())
-        .attribute("kind", "Managed");
-    if let Some(mode) = source.caching_mode.as_deref()
-        && !mode.is_empty()
-    {
-        csi = csi.attribute("cachingmode", mode);
-    }
-    if let Some(fs_type) = &source.fs_type {
-        csi = csi.fs_type(fs_type).attribute("fstype", fs_type);
-    }
-    Ok(csi.inline_named(handle, READ_WRITE_ONCE))
-}
-
 fn azure_disk_handle(source: &AzureDisk) -> Result<String, SourceError> {
     match &source.kind {
         Some(kind) if !kind.eq_ignore_ascii_case("Managed") => Err(SourceError::AzureDiskKind(kind.clone())),
         _ => Ok(source.disk_uri.clone()),
     }
-}
-
-fn azure_file_inline(volume: &str, namespace: &str, source: &AzureFile) -> MigratedInline {
-    let namespace = if namespace.is_empty() { "default" } else { namespace };
-    let account = azure_account(&source.secret_name);
-    let handle = format!("#{account}#{}#{volume}#{namespace}", source.share_name);
-    Csi::new(AZURE_FILE, &handle)
-        .read_only(source.read_only)
-        .attribute("sharename", &source.share_name)
-        .node_stage_secret(&source.secret_name, namespace)
-        .inline_named(handle, READ_WRITE_MANY)
 }
 
 fn azure_file_handle(

@@ -4,17 +4,14 @@
 //! [`SourceError`] that blocks this volume. The same function reads what pods lead to and what
 //! VolumeAttachments were made of, so both come to the same identity (S9).
 
-use std::sync::Arc;
-
 use apiserver::{
     ids::DriverName,
     kinds::{CsiSource, Fc, InTreeSource, Iscsi, Meta, VolumeSpec},
     text::Text,
 };
-use serde_json::Value;
 
 use super::{
-    in_tree_migration::{self, MigratedInline},
+    in_tree_migration::{self, InlineVolume, Migrated},
     source_error::SourceError,
     volume_name::VolumeId,
 };
@@ -62,15 +59,6 @@ impl CsiVolume {
     }
 }
 
-/// The PersistentVolume that is made up for a volume without one.
-#[derive(Clone, Debug, PartialEq)]
-pub struct InlineVolume {
-    /// Its name, which events print.
-    pub name: String,
-    /// Its spec, which goes into the VolumeAttachment.
-    pub spec: Arc<Value>,
-}
-
 /// Whether several nodes may have a volume at once (attach-detach §6.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
@@ -107,11 +95,7 @@ pub fn of_persistent_volume(metadata: &Meta, spec: &VolumeSpec) -> Result<Storag
         (_, Some(source)) => {
             let claim = spec.claim_ref.as_ref();
             match in_tree_migration::persistent_volume(metadata, claim, modes, source)? {
-                Some(migrated) => {
-                    let driver = DriverName::from(migrated.driver);
-                    let sharing = Sharing::of(migrated.access_modes.iter().map(Text::as_str));
-                    csi(driver, &migrated.handle, sharing).map(Storage::Csi)
-                }
+                Some(migrated) => translated(migrated),
                 None => not_migrated(source, sharing),
             }
         }
@@ -131,14 +115,17 @@ pub fn of_inline_volume(
     namespace: &str,
     source: &InTreeSource,
 ) -> Result<Storage, SourceError> {
-    let Some(migrated) = in_tree_migration::inline_volume(volume, namespace, source)? else {
+    match in_tree_migration::inline_volume(volume, namespace, source)? {
+        Some(migrated) => translated(migrated),
         // KCM knows the access modes of PersistentVolumes only.
-        return not_migrated(source, Sharing::Shared);
-    };
-    let MigratedInline { driver, handle, name, access_mode, spec } = migrated;
-    let volume = csi(DriverName::from(driver), &handle, Sharing::of([access_mode]))?;
-    let inline = Some(InlineVolume { name, spec: Arc::new(spec) });
-    Ok(Storage::Csi(CsiVolume { inline, ..volume }))
+        None => not_migrated(source, Sharing::Shared),
+    }
+}
+
+fn translated(migrated: Migrated) -> Result<Storage, SourceError> {
+    let sharing = Sharing::of(migrated.access_modes.iter().map(Text::as_str));
+    let volume = csi(DriverName::from(migrated.driver), &migrated.handle, sharing)?;
+    Ok(Storage::Csi(CsiVolume { inline: migrated.inline, ..volume }))
 }
 
 fn csi(driver: DriverName, handle: &str, sharing: Sharing) -> Result<CsiVolume, SourceError> {

@@ -1,11 +1,12 @@
 use super::*;
+use crate::pulse::beat;
 
 #[tokio::test(start_paused = true)]
 async fn l14_no_lease_is_held_or_taken_for_a_thread_that_stands_still() {
     let server = Server::default();
     let leadership = Leadership::new(Term::None).with_reserve(TIMING.reserve());
-    let pulse = Pulse::default();
-    let beating = tokio::spawn(pulse.clone().beat(Some(TIMING)));
+    let pulse = Progress::default();
+    let beating = tokio::spawn(beat(pulse.clone(), Some(TIMING)));
     let run = |identity| {
         let shared = Surroundings { pulse: Some(pulse.clone()), ..Surroundings::default() };
         let elector = server.elector(identity, &leadership, TIMING, shared);
