@@ -5,7 +5,7 @@
 
 use std::{path::Path, time::Duration};
 
-use apiserver::connect::{ApiServer, Authority};
+use apiserver::connect::{ApiServer, Authority, ConnectError};
 use http::{StatusCode, header::ACCEPT};
 use kube::{Client, client::Body};
 use tokio::time::timeout;
@@ -27,24 +27,9 @@ pub(super) struct DaemonClient {
 }
 
 impl DaemonClient {
-    /// One at this address, verified by the authority of a file, or else by the one that is published in the cluster. The
-    /// daemon is not asked yet.
-    pub(super) async fn find(api: &ApiServer, url: &str, file: Option<&Path>) -> Result<Self, String> {
-        let finding = async {
-            api.check_other(url)?;
-            let authority = match file {
-                Some(file) => Authority::of_file("--daemon-ca", file)?,
-                None => api.published_authority().await?,
-            };
-            api.client_of(url, &authority)
-        };
-        let client = timeout(DAEMON_PATIENCE, finding).await.map_err(|_| {
-            format!(
-                "--daemon: the API server does not say within {} s who vouches for it",
-                DAEMON_PATIENCE.as_secs()
-            )
-        })?;
-        let client = client.map_err(|error| error.to_string())?;
+    /// One at this address, verified by the authority of a file. The daemon is not asked yet.
+    pub(super) fn new(api: &ApiServer, url: &str, file: &Path) -> Result<Self, ConnectError> {
+        let client = api.client_of(url, Authority::of_file("--daemon-ca", file)?)?;
         Ok(Self { client, url: url.to_owned() })
     }
 
