@@ -68,7 +68,7 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
         let snapshot = connection.reader.read(&question).await?;
         let mut explanation = answer(&snapshot, &subject);
         match &daemon {
-            Some(Ok(daemon)) => daemon.add(&mut explanation, &snapshot).await,
+            Some(Ok(daemon)) => daemon.add(&mut explanation).await,
             Some(Err(why)) => stand_without(&mut explanation, &why.to_string()),
             None => {}
         }

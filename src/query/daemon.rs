@@ -14,7 +14,6 @@ use crate::explain::{
     daemon::{self, DaemonBoard},
     read::exchange,
     report::Explanation,
-    snapshot::Snapshot,
 };
 
 /// A daemon answers from what it has; one that takes longer is not there.
@@ -34,10 +33,10 @@ impl DaemonClient {
     }
 
     /// Adds what the daemon knows to an answer.
-    pub(super) async fn add(&self, explanation: &mut Explanation, snapshot: &Snapshot) {
+    pub(super) async fn add(&self, explanation: &mut Explanation) {
         let asking = async {
             let mut boards = Vec::new();
-            for path in daemon::paths(explanation, snapshot) {
+            for path in daemon::paths(explanation) {
                 boards.extend(self.page(&path).await?);
             }
             Ok(boards)
@@ -86,10 +85,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::explain::{explain, report::Source, subject};
+    use crate::explain::{explain, report::Source, snapshot::Snapshot, subject};
 
     /// A claim that waits, as objects show it.
-    fn asked() -> (Snapshot, Explanation) {
+    fn asked() -> Explanation {
         let mut snapshot = Snapshot::new("2026-08-21T12:05:00Z".parse().unwrap());
         let claim = json!({
             "kind": "PersistentVolumeClaim", "apiVersion": "v1",
@@ -99,8 +98,7 @@ mod tests {
         });
         snapshot.take(claim).unwrap();
         let subject = subject::parse(&["pvc/data"], "shop").unwrap();
-        let explanation = explain(&snapshot, &subject);
-        (snapshot, explanation)
+        explain(&snapshot, &subject)
     }
 
     /// The answer with what a daemon adds that answers so, and what was asked for.
@@ -114,8 +112,8 @@ mod tests {
         });
         let daemon =
             DaemonClient { client: Client::new(service, "default"), url: "https://daemon".to_owned() };
-        let (snapshot, mut explanation) = asked();
-        daemon.add(&mut explanation, &snapshot).await;
+        let mut explanation = asked();
+        daemon.add(&mut explanation).await;
         let paths = paths.lock().unwrap().clone();
         (explanation, paths)
     }
@@ -153,8 +151,13 @@ mod tests {
         let pages = ["binder", "expander", "claim-protection"];
         assert_eq!(paths, pages.map(|page| format!("/debug/{page}?claim=shop%2Fdata")));
         let time = |text: &str| text.parse::<Timestamp>().unwrap();
-        let step = &told.steps[0];
-        assert_eq!((told.reason.as_str(), told.summary.as_str()), ("RetryBackoff", "the API server says no"));
+        // What objects show may be more than the controller knows: it stays.
+        let alone = asked();
+        assert_eq!((&told.reason, &told.summary), (&alone.reason, &alone.summary));
+        assert_eq!(told.steps[..alone.steps.len()], alone.steps);
+        let step = told.steps.last().unwrap();
+        let said = "the controller says: the API server says no";
+        assert_eq!((step.reason.as_str(), step.message.as_str()), ("RetryBackoff", said));
         assert_eq!(step.since, Some(time("2026-08-21T12:04:00Z")));
         let next = step.next.as_ref().map(|next| (next.action.as_str(), next.at));
         assert_eq!(next, Some(("LookAgain", Some(time("2026-08-21T12:05:08Z")))));
@@ -173,7 +176,7 @@ mod tests {
             (200, "x".repeat((16 << 20) + 1), "/debug/binder: length limit exceeded"),
             (200, page(false), "is a standby: only"),
         ];
-        let (_, alone) = asked();
+        let alone = asked();
         for (status, body, line) in rows {
             let (mut told, _) = added(status, body).await;
             let why = told.unknown.pop().unwrap_or_default();
