@@ -38,6 +38,7 @@ pub mod config;
 pub mod configz;
 pub mod controller;
 mod debugging;
+pub mod durations;
 pub(crate) mod ephemeral;
 pub(crate) mod expander;
 pub mod explain;

@@ -60,18 +60,16 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
     let connection = Connection::new(&args.view.connection).await?;
     let subject = subject::parse(&words, &connection.namespace).map_err(usage)?;
     let question = Question::Object(subject.clone());
-    let daemon = match &args.daemon {
-        Some(url) => Some(DaemonClient::find(&connection.api, url, args.daemon_ca.as_deref()).await),
-        None => None,
-    };
+    let daemon = args.daemon.as_deref().zip(args.daemon_ca.as_deref());
+    let daemon = daemon.map(|(url, file)| DaemonClient::new(&connection.api, url, file));
     let wait = args.wait.map(|most| most.unwrap_or(Duration::MAX));
     let mut looks = Looks::new(args.watch, wait);
     loop {
         let snapshot = connection.reader.read(&question).await?;
         let mut explanation = answer(&snapshot, &subject);
         match &daemon {
-            Some(Ok(daemon)) => daemon.add(&mut explanation, &snapshot).await,
-            Some(Err(why)) => stand_without(&mut explanation, why),
+            Some(Ok(daemon)) => daemon.add(&mut explanation).await,
+            Some(Err(why)) => stand_without(&mut explanation, &why.to_string()),
             None => {}
         }
         if !looks.again(printed(&explanation, &args.view)?, explanation.verdict).await {

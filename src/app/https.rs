@@ -41,7 +41,7 @@ pub(super) async fn prepare(
             let skipped = serving.skipped_cipher_suites.join(", ");
             tracing::warn!(
                 skipped,
-                "--tls-cipher-suites: only cipher suites without known weaknesses are used"
+                "--tls-cipher-suites: these are left out, as only suites without known weaknesses are spoken"
             );
         }
         let own = Arc::new(OwnCertificate::load(&serving.certificate, &own_names(serving))?);

@@ -135,7 +135,9 @@ impl ReportKey for AttachDetachKey {
     fn names(&self) -> Names {
         match self {
             Self::NodeVolume(NodeVolumeKey { volume, node }) => {
-                vec![("volume", volume.to_string()), ("node", node.to_string())]
+                let is_csi = volume.kind() == VolumeKind::Csi;
+                let attachment = is_csi.then(|| ("attachment", volume.attachment_name(node).to_string()));
+                self.concerns().into_iter().chain(attachment).collect()
             }
             Self::PodVolume(pod, volume) => vec![("pod", pod.to_string()), ("podVolume", volume.clone())],
             Self::Foreign(name) => vec![("attachment", name.to_string())],
@@ -151,7 +153,8 @@ impl ReportKey for AttachDetachKey {
     }
 
     fn concerns(&self) -> Names {
-        if let Self::NodeVolume(_) = self { self.names() } else { Names::new() }
+        let Self::NodeVolume(NodeVolumeKey { volume, node }) = self else { return Names::new() };
+        vec![("volume", volume.to_string()), ("node", node.to_string())]
     }
 }
 

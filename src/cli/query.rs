@@ -109,12 +109,11 @@ pub struct ExplainArgs {
     pub serve: Option<u16>,
 
     /// Also read the timers and the history of this daemon. You need the right to read its pages below /debug/. The daemon
-    /// receives your token or certificate, so its own certificate is verified: see --daemon-ca.
-    #[arg(long, value_name = "URL", conflicts_with = "serve")]
+    /// receives your token or certificate, so its own certificate is verified by --daemon-ca alone.
+    #[arg(long, value_name = "URL", conflicts_with = "serve", requires = "daemon_ca")]
     pub daemon: Option<String>,
 
-    /// Certificate authority of the daemon, as PEM [default: ca.crt of the ConfigMap mooring-explain-ca in the namespace
-    /// mooring-system].
+    /// Certificate authority of the daemon, or its own certificate, as PEM.
     #[arg(long, value_name = "FILE", requires = "daemon")]
     pub daemon_ca: Option<PathBuf>,
 

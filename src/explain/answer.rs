@@ -36,6 +36,10 @@ use crate::attach_detach::{dry_run::volume_of, state::desired::volume_name::Volu
 pub(super) const TIMER: &str = "Only the controller knows when a pod there last had the volume; no object shows it. After a restart it \
     counts again, unless the lease carries the time.";
 
+/// What is not known where the Deployment of mooring is not to be seen, or kube-controller-manager rules.
+pub(super) const FLAGS: &str = "Whether time forces a detach at all: the controller's flags were not seen, and with \
+    --disable-force-detach-on-timeout it never does.";
+
 /// Explains one object.
 pub fn explain(snapshot: &Snapshot, subject: &ObjectRef) -> Explanation {
     answer(&View::new(snapshot), subject)
@@ -103,7 +107,7 @@ fn answer(view: &View<'_>, subject: &ObjectRef) -> Explanation {
         _ => Vec::new(),
     };
     let chain = chain(subject, &links);
-    let mut unknown = unknown(&links);
+    let mut unknown = unknown(view, subject, &links);
     if matches!(subject, ObjectRef::Class(_)) && verdict != Verdict::NotFound {
         unknown
             .push("Which claims of the class wait is not told here: mooring doctor reports them.".to_owned());
@@ -226,6 +230,11 @@ fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
     let volume = attachment.spec.source.persistent_volume_name.as_ref();
     let object = volume.and_then(|volume| volume::read(view, volume));
     let claim = object.as_ref().and_then(|object| Some(object.spec.claim_ref.as_ref()?.key()));
+    let exclusive = object.as_deref().filter(|object| attachment::is_exclusive(object));
+    if let Some(id) = exclusive.and_then(|object| volume_of(view.objects(), &object.key())) {
+        // The disk may be on a second node (S1).
+        attachment::holders(view, &id);
+    }
     if let (Some(object), Some(claim)) = (object, claim.filter(|_| attachment.metadata.is_terminating())) {
         // Which pods wait for it to be gone.
         view.want(|| Read::pods_in(claim.namespace()));
@@ -267,11 +276,26 @@ fn actions(links: &[Link]) -> Vec<Action> {
     all
 }
 
-/// What only the controller knows, with what can be proven of it.
-fn unknown(links: &[Link]) -> Vec<String> {
+/// What only the controller knows, with what can be proven of it; and what was not read.
+fn unknown(view: &View<'_>, subject: &ObjectRef, links: &[Link]) -> Vec<String> {
     let is_open = |next: &Next| next.action == "ForceDetach" && next.at.is_none();
     let is_forced = links.iter().filter_map(|link| link.step.next.as_ref()).any(is_open);
-    is_forced.then(|| TIMER.to_owned()).into_iter().collect()
+    let mut unknown: Vec<String> = is_forced.then(|| TIMER.to_owned()).into_iter().collect();
+    unknown.extend(
+        is_forced.then_some(FLAGS).filter(|_| view.snapshot.deployment().is_none()).map(str::to_owned),
+    );
+    let volumes = links.iter().filter_map(|link| match subject::of(&link.step.object) {
+        Some(volume) if volume == *subject => None,
+        Some(ObjectRef::Volume(name)) if attachment::may_be_twice(view, &name) => Some(name),
+        _ => None,
+    });
+    let volumes: BTreeSet<VolumeName> = volumes.collect();
+    unknown.extend(volumes.iter().map(|name| {
+        format!(
+            "Whether the disk is attached to a second node, too, was not read: see mooring explain pv/{name}"
+        )
+    }));
+    unknown
 }
 
 /// The objects of the chain, the subject first.

@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 
 use apiserver::{
     ids::{AttachmentName, DriverName, NodeName, PodKey, VolumeName},
-    kinds::{CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, Pod, VolumeAttachment},
+    kinds::{
+        CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, Pod, PodPhase, VolumeAttachment, VolumePhase,
+    },
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -15,7 +17,7 @@ use serde_json::Value;
 use super::{
     age,
     exclusive::{ATTACHED_TWICE, Twice},
-    links::Link,
+    links::{Link, missing},
     read::requests::Read,
     report::{Risk, Verdict},
     sidecars::Sidecar,
@@ -60,6 +62,12 @@ pub(super) fn look(view: &View<'_>, id: &VolumeId, nodes: &BTreeSet<NodeName>, e
     for node in nodes.iter().take(MANY_NODES) {
         let is_listed = view.node(node).is_none_or(|it| it.lists(id.as_str()));
         if is_listed && (!is_csi || !is_waited_for(view, id, node)) {
+            let starts = |pod| get::<Pod>(view, pod).is_some_and(|it| it.status.phase != PodPhase::Running);
+            let is_there = get::<VolumeAttachment>(view, &id.attachment_name(node)).is_some();
+            if is_there && exclusive_in.is_some() && view.users(id, node).any(starts) {
+                // Before it starts: the disk may still be on another, where no pod is left (S1).
+                holders(view, id);
+            }
             continue;
         }
         if let Some(namespace) = exclusive_in {
@@ -70,7 +78,10 @@ pub(super) fn look(view: &View<'_>, id: &VolumeId, nodes: &BTreeSet<NodeName>, e
             if exclusive_in.is_some() {
                 holders(view, id);
             }
-        } else if exclusive_in.is_some() {
+        }
+        // Without an attachment, only nodes tell who has it (S43).
+        let first = first_user(view, id, node).map(|(made, _)| made);
+        if exclusive_in.is_some() && (!is_csi || age::is_long(first, view.now())) {
             view.list::<Node>();
         }
     }
@@ -87,6 +98,18 @@ pub(super) fn look_at(view: &View<'_>, volume: &PersistentVolume, nodes: &BTreeS
 /// Whether a volume may be on one node only.
 pub(super) fn is_exclusive(volume: &PersistentVolume) -> bool {
     Sharing::of(volume.spec.access_modes.iter().map(|mode| &**mode)) == Sharing::Exclusive
+}
+
+/// Whether a volume may be attached to a second node although it is for one alone, as not all attachments were read.
+pub(super) fn may_be_twice(view: &View<'_>, name: &VolumeName) -> bool {
+    let volume = get::<PersistentVolume>(view, name).filter(|it| it.status.phase == VolumePhase::Bound);
+    let id = volume_of(view.objects(), name).filter(|id| id.kind() == VolumeKind::Csi);
+    let driver = id.map(|id| DriverName::from(id.driver_and_handle().0));
+    let attaches = |driver: DriverName| {
+        get::<CsiDriver>(view, &driver).is_none_or(|it| it.spec.attach_required != Some(false))
+    };
+    let is_listed = view.snapshot.is_listed::<VolumeAttachment>();
+    !is_listed && volume.is_some_and(|it| is_exclusive(&it)) && driver.is_some_and(attaches)
 }
 
 /// Whether a volume's attachment to a node, which is wanted, is known not to be there as it should be.
@@ -269,8 +292,22 @@ pub(super) fn subject(volume: &VolumeId, node: &NodeName) -> ObjectRef {
     }
 }
 
+/// Of a volume on a node whose object or users were not read, nothing is told of what the controller makes of that (S42).
+pub(super) fn unread(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
+    if get::<Node>(view, node).is_none() && !view.is_gone(node) {
+        return Some(missing::<Node>(view, &ObjectRef::Node(node.clone()), node, "NodeGone"));
+    }
+    let is_known = view.snapshot.sees_pods() || view.users(volume, node).next().is_some();
+    let told = format!("whether a pod uses the volume on {node} is unknown: not all pods could be read");
+    let link = || Link::told(&subject(volume, node), "Forbidden", &[("told", &told)]);
+    (!is_known).then(|| link().detail(format!("on {node}")))
+}
+
 /// The link of one volume on one node.
 fn link(view: &View<'_>, volume: &VolumeId, node: &NodeName, node_volume: &NodeVolumeOutlook) -> Link {
+    if let Some(link) = unread(view, volume, node) {
+        return link;
+    }
     let subject = subject(volume, node);
     let attachment = get::<VolumeAttachment>(view, &volume.attachment_name(node));
     let since = attachment.as_ref().and_then(|attachment| {
@@ -392,7 +429,10 @@ fn unmounts(
     let (kind, patience) = match unforced {
         // What is distrusted, objects do not show.
         Unforced::NodeReady | Unforced::Distrusted(_) => ("", None),
-        Unforced::Until(at) => ("timed", Some(at.duration_since(view.now()))),
+        Unforced::Until(at) => {
+            view.want(Read::deployed);
+            ("timed", Some(at.duration_since(view.now())))
+        }
         Unforced::SwitchedOff => ("never forced", None),
     };
     let facts: Facts<'_> = &[

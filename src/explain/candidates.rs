@@ -65,7 +65,7 @@ pub(super) fn candidates(
 }
 
 /// All that is wrong with a volume for a claim.
-pub(super) fn faults(volume: &PersistentVolume, claim: &PersistentVolumeClaim, now: Timestamp) -> Vec<Fault> {
+fn faults(volume: &PersistentVolume, claim: &PersistentVolumeClaim, now: Timestamp) -> Vec<Fault> {
     let mismatches = all_mismatches(volume, claim).unwrap_or_default();
     // The search does not look at the class of what is another's; people do.
     let of_other_class = mismatches.contains(&Mismatch::Taken) && volume_class(volume) != claim_class(claim);

@@ -20,7 +20,6 @@ use super::{
     read::requests::Read,
     report::{Candidate, Verdict},
     resize,
-    snapshot::PODS_THERE,
     table::Facts,
     topology,
     view::{MANY_NODES, View, finalizers, get},
@@ -136,8 +135,7 @@ fn settled(view: &View<'_>, claim: &PersistentVolumeClaim) -> Link {
     let pods = view.users_of(&key);
     let stays = |pod: &&PodKey| get::<Pod>(view, pod).is_some_and(|pod| !pod.metadata.is_terminating());
     let staying = pods.iter().find(stays);
-    let sees_pods = view.snapshot.is_listed::<Pod>() || view.snapshot.was_read(PODS_THERE);
-    let is_unprotected = pods.is_empty() && sees_pods && may_be_mounted(claim);
+    let is_unprotected = pods.is_empty() && view.snapshot.sees_pods() && may_be_mounted(claim);
     let verdict = match staying {
         Some(_) => Verdict::Blocked,
         None if is_unprotected => Verdict::of_wait(Some(*deleted), view.now()),
@@ -286,19 +284,7 @@ fn situation(
         ClaimReason::NoProvisioner(name) if name == NO_PROVISIONER => {
             (case, no_volume(view, claim), Vec::new())
         }
-        ClaimReason::NoClass(class) => {
-            let about = vec![("class", class.to_string())];
-            let (count, nearest) = of_class(view, claim);
-            if count == 0 {
-                return (case, told(), about);
-            }
-            let told = format!(
-                "class {:?} does not exist, so that nothing makes volumes for it; {} of that class, and none suits: {nearest}",
-                class.as_str(),
-                if count == 1 { "1 volume is".to_owned() } else { format!("{count} volumes are") },
-            );
-            ("ClassNotFound used", told, about)
-        }
+        ClaimReason::NoClass(class) => (case, told(), vec![("class", class.to_string())]),
         ClaimReason::NamedMismatched(name, _) | ClaimReason::HoldsMismatched(name, _) => {
             let object = get::<PersistentVolume>(view, name);
             let unsuited = object.map(|it| candidates::unsuited(&it, claim, view.now())).unwrap_or_default();
@@ -413,16 +399,6 @@ fn own_volumes(view: &View<'_>, claim: &PersistentVolumeClaim) -> Vec<Arc<Persis
         (uid.as_ref() != Some(&claim.metadata.uid), volume.metadata.name.to_string())
     });
     own
-}
-
-/// How many volumes are of the claim's class, and what is wrong with the nearest.
-fn of_class(view: &View<'_>, claim: &PersistentVolumeClaim) -> (usize, String) {
-    let volumes = view.snapshot.all(|volume| volume_class(volume) == claim_class(claim));
-    let told = volumes.iter().map(|volume| {
-        let faults = candidates::faults(volume, claim, view.now());
-        (faults.len(), format!("{} {}", volume.metadata.name, candidates::told(&faults)))
-    });
-    (volumes.len(), told.min().map(|(_, told)| told).unwrap_or_default())
 }
 
 /// Whether a claim says nothing of a class, so that it gets one that becomes the default, or may be given one, once.

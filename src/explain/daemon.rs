@@ -6,22 +6,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apiserver::{ids::NodeName, kinds::ObjectRef};
+use apiserver::kinds::ObjectRef;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    answer::{TIMER, docs, sentence},
+    answer::{FLAGS, TIMER, docs, sentence},
     report::{Explanation, Happened, Next, Source, Step, Verdict},
-    snapshot::Snapshot,
     subject,
 };
-use crate::{
-    attach_detach::{dry_run::volume_of, state::desired::volume_name::VolumeId},
-    controller::asked::Past,
-    telemetry::history::Change,
-};
+use crate::{controller::asked::Past, telemetry::history::Change};
 
 /// Names that are asked for: the head of a request has some room.
 const MOST_NAMES: usize = 64;
@@ -30,12 +25,9 @@ const MOST_CHANGES: usize = 40;
 /// What starts a forced detach, as the answer names it.
 const FORCE: &str = "ForceDetach";
 
-/// The volume as kubelets name it, which rows about attachments have as their `volume`.
-const VOLUME_ID: &str = "volumeId";
-
 /// Pages, and the fields by which they are asked. Who decides what an object waits for comes before who protects or enlarges it.
 const DAEMON_PAGES: [(&str, &[&str]); 7] = [
-    ("/debug/attach-detach", &["attachment", "node", "pod", VOLUME_ID]),
+    ("/debug/attach-detach", &["attachment", "node", "pod"]),
     ("/debug/binder", &["claim", "volume"]),
     ("/debug/ephemeral-volumes", &["pod"]),
     ("/debug/expander", &["claim"]),
@@ -81,25 +73,11 @@ fn field_and_kinds(subject: &ObjectRef) -> (&'static str, &'static [&'static str
 }
 
 /// The pages to ask for.
-pub fn paths(explanation: &Explanation, snapshot: &Snapshot) -> Vec<String> {
-    let mut names = BTreeSet::new();
-    for subject in subjects(explanation) {
-        let volume = match &subject {
-            ObjectRef::Volume(name) => Some(name.clone()),
-            ObjectRef::Attachment(name) => {
-                let attachment = snapshot.objects.attachments.get(name);
-                attachment.and_then(|it| it.spec.source.persistent_volume_name.clone())
-            }
-            _ => None,
-        };
-        let id = volume.and_then(|name| volume_of(&snapshot.objects, &name));
-        names.extend(id.map(|id| (VOLUME_ID, id.to_string())));
-        names.insert((field_and_kinds(&subject).0, subject::full_name(&subject)));
-    }
+pub fn paths(explanation: &Explanation) -> Vec<String> {
+    let subjects = subjects(explanation).into_iter();
+    let names: BTreeSet<_> = subjects.map(|it| (field_and_kinds(&it).0, subject::full_name(&it))).collect();
     let asked = DAEMON_PAGES.iter().filter_map(|(page, fields)| {
-        // By their fields' names: what waits before what was.
-        let asked = names.iter().rev().filter(|(field, _)| fields.contains(field)).take(MOST_NAMES);
-        let asked = asked.map(|(field, name)| (if *field == VOLUME_ID { "volume" } else { *field }, name));
+        let asked = names.iter().filter(|(field, _)| fields.contains(field)).take(MOST_NAMES);
         let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(asked).finish();
         (!query.is_empty()).then(|| format!("{page}?{query}"))
     });
@@ -117,26 +95,32 @@ pub fn add(explanation: &mut Explanation, boards: &[DaemonBoard]) {
         return;
     }
     explanation.observed.source = Source::Daemon;
-    let waits: Vec<&DaemonWait> = boards.iter().flat_map(|board| &board.waiting).collect();
-    let is_well = explanation.verdict == Verdict::Healthy;
-    for step in &mut explanation.steps {
-        let Some(subject) = subject::of(&step.object) else { continue };
-        let own = || waits.iter().filter(|wait| wait.is_of(&subject));
-        let same = own().find(|wait| wait.reason == step.reason);
-        let Some(wait) = same.or_else(|| own().next()) else { continue };
-        if tell(step, wait) && is_well {
-            // Objects show no reason to wait, and the controller has one.
-            step.is_blocker = true;
-            explanation.verdict = Verdict::Waiting;
-        }
-        if step.is_blocker {
-            explanation.reason.clone_from(&step.reason);
-            explanation.summary = sentence(step);
+    let mut more = Vec::new();
+    for wait in boards.iter().flat_map(|board| &board.waiting) {
+        let is_own = |step: &&mut Step| subject::of(&step.object).is_some_and(|it| wait.is_of(&it));
+        let mut own: Vec<&mut Step> = explanation.steps.iter_mut().filter(is_own).collect();
+        match own.iter_mut().find(|step| step.reason == wait.reason) {
+            Some(step) => {
+                add_times(step, wait);
+                if step.is_blocker {
+                    explanation.summary = sentence(step);
+                }
+            }
+            // What objects show of it stays: it may be more than the controller knows.
+            None => more.extend(own.first().map(|step| wait.step(step.object.clone()))),
         }
     }
+    if let (Some(step), Verdict::Healthy) = (more.first_mut(), explanation.verdict) {
+        // Objects show no reason to wait, and the controller has one.
+        step.is_blocker = true;
+        explanation.verdict = Verdict::Waiting;
+        explanation.reason.clone_from(&step.reason);
+        explanation.summary = sentence(step);
+    }
+    explanation.steps.extend(more);
     let is_timed = |next: &Next| next.action != FORCE || next.at.is_some();
     if explanation.steps.iter().filter_map(|step| step.next.as_ref()).all(is_timed) {
-        explanation.unknown.retain(|text| text != TIMER);
+        explanation.unknown.retain(|text| ![TIMER, FLAGS].contains(&text.as_str()));
     }
     past(explanation, boards);
 }
@@ -146,34 +130,27 @@ impl DaemonWait {
         self.names.get(field)?.as_str()
     }
 
+    /// A step of its own.
+    fn step(&self, object: Value) -> Step {
+        let (reason, message) = (self.reason.clone(), format!("the controller says: {}", self.message));
+        let mut step = Step { object, docs: docs(&reason), reason, message, ..Step::default() };
+        add_times(&mut step, self);
+        step
+    }
+
     fn is_of(&self, subject: &ObjectRef) -> bool {
         let (field, kinds) = field_and_kinds(subject);
-        let own = if matches!(subject, ObjectRef::Attachment(_)) {
-            let id = self.name("volume").and_then(VolumeId::parse_csi);
-            let node = self.name("node").map(NodeName::from);
-            id.zip(node).map(|(id, node)| id.attachment_name(&node).to_string())
-        } else {
-            self.name(field).map(str::to_owned)
-        };
-        kinds.contains(&&*self.kind) && own == Some(subject::full_name(subject))
+        kinds.contains(&&*self.kind) && self.name(field) == Some(&*subject::full_name(subject))
     }
 }
 
-/// Puts what a controller says into a step. Returns whether the reason is another one.
-fn tell(step: &mut Step, said: &DaemonWait) -> bool {
-    let (is_news, node) = (step.reason != said.reason, said.name("node"));
-    if is_news || node.is_some() {
-        step.message =
-            node.map_or_else(|| said.message.clone(), |node| format!("on {node}: {}", said.message));
-    }
+/// Adds since when a step is so, and until when, as its controller says.
+fn add_times(step: &mut Step, said: &DaemonWait) {
     step.since = Some(said.since);
-    if is_news {
-        step.reason.clone_from(&said.reason);
-        step.docs = docs(&said.reason);
-        step.next = None;
-    }
+    // What it does not time is not forced.
+    step.next = step.next.take().filter(|next| said.until.is_some() || next.action != FORCE);
     // Until when it waits is a promise; when it is looked at again, merely a time.
-    let Some(at) = said.until.or(said.next) else { return is_news };
+    let Some(at) = said.until.or(said.next) else { return };
     let action = if said.until.is_some() { "Detach" } else { "LookAgain" };
     let next = step.next.get_or_insert_with(|| Next { action: action.to_owned(), ..Next::default() });
     next.at = Some(at);
@@ -182,7 +159,6 @@ fn tell(step: &mut Step, said: &DaemonWait) -> bool {
         next.not_before = None;
         next.condition = None;
     }
-    is_news
 }
 
 /// The objects of the answer that can be asked about, each once.
@@ -223,16 +199,21 @@ fn past(explanation: &mut Explanation, boards: &[DaemonBoard]) {
 
 #[cfg(test)]
 mod tests {
+    use apiserver::{ids::NodeName, kinds::Pod};
     use serde_json::json;
 
     use super::*;
-    use crate::explain::explain;
+    use crate::{
+        attach_detach::state::desired::volume_name::VolumeId,
+        explain::{explain, snapshot::Snapshot},
+    };
 
     #[test]
     fn l18_a_detach_that_is_timed_is_told_with_the_time_of_the_controller() {
         let volume = VolumeId::csi(&"disk.example.com".into(), "h");
         let attachment = volume.attachment_name(&NodeName::from("n1"));
         let mut snapshot = Snapshot::new("2026-08-21T12:05:00Z".parse().unwrap());
+        snapshot.note_listed::<Pod>();
         let metadata = |name: &str| json!({ "name": name, "uid": name, "resourceVersion": "7", "creationTimestamp": "2026-08-21T11:00:00Z" });
         let source = json!({ "driver": "disk.example.com", "volumeHandle": "h" });
         let silent =
@@ -253,13 +234,12 @@ mod tests {
         }
         let subject = ObjectRef::Attachment(attachment.clone());
         let mut told = explain(&snapshot, &subject);
-        let paths = paths(&told, &snapshot);
-        let asked = "volume=kubernetes.io%2Fcsi%2Fdisk.example.com%5Eh";
-        assert!(paths[0].starts_with("/debug/attach-detach?") && paths[0].contains(asked), "{paths:?}");
-        assert!(paths[0].contains(&format!("attachment={attachment}")), "{paths:?}");
+        let paths = paths(&told);
+        assert!(paths[0].starts_with(&format!("/debug/attach-detach?attachment={attachment}")), "{paths:?}");
         let row = |node: &str| {
             json!({
-                "kind": "attachment", "volume": volume.as_str(), "node": node, "reason": "DetachWaitingForUnmount",
+                "kind": "attachment", "volume": volume.as_str(), "node": node,
+                "attachment": volume.attachment_name(&NodeName::from(node)), "reason": "DetachWaitingForUnmount",
                 "message": "it is detached by force", "since": "2026-08-21T12:02:00Z", "next": "2026-08-21T12:08:00Z",
                 "until": "2026-08-21T12:08:00Z", "facts": {},
             })
@@ -271,10 +251,7 @@ mod tests {
         let board = json!({ "leads": true, "waiting": [row("n2"), row("n1")], "history": [change] });
         add(&mut told, &[serde_json::from_value(board).unwrap()]);
         let step = told.steps.iter().find(|step| step.object["name"] == attachment.as_str()).unwrap();
-        assert_eq!(
-            (step.reason.as_str(), step.message.as_str()),
-            ("DetachWaitingForUnmount", "on n1: it is detached by force")
-        );
+        assert_eq!((step.reason.as_str(), told.steps.len()), ("DetachWaitingForUnmount", 1));
         let next = step.next.as_ref().unwrap();
         assert_eq!(next.at.map(|at| at.to_string()).as_deref(), Some("2026-08-21T12:08:00Z"));
         assert_eq!((next.not_before, &next.condition), (None, &None));

@@ -20,7 +20,7 @@ use crate::attach_detach::state::desired::volume_name::VolumeId;
 
 /// The link of an attachment that the controller did not make and does not touch, if it is such a one.
 pub(super) fn foreign(view: &View<'_>, name: &AttachmentName) -> Option<Link> {
-    let (volume, node) = view.attach_detach.foreign.get(name)?;
+    let (volume, node) = view.attach_detach().foreign.get(name)?;
     let subject = ObjectRef::Attachment(name.clone());
     let object = get::<VolumeAttachment>(view, name)?;
     if let Some(deleted) = object.metadata.deletion_timestamp.as_deref().copied() {
@@ -66,7 +66,7 @@ fn foreign_deleted(
 /// The links of the attachments of a volume that the controller did not make. That they put a volume for one node alone on a second
 /// is told beside.
 pub(super) fn foreign_of(view: &View<'_>, volume: &VolumeId) -> Vec<Link> {
-    let all = view.attach_detach.foreign.iter().filter(|(_, (of, _))| of.as_ref() == Some(volume));
+    let all = view.attach_detach().foreign.iter().filter(|(_, (of, _))| of.as_ref() == Some(volume));
     let all = all.inspect(|(_, (_, node))| drop(view.read::<Node>(node)));
     all.filter_map(|(name, _)| Some(Link { verdict: Verdict::Healthy, ..foreign(view, name)? })).collect()
 }

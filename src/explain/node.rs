@@ -34,7 +34,7 @@ pub(super) fn links(view: &View<'_>, name: &NodeName) -> Vec<Link> {
         let told = format!("node {name} has no object, and volumes may be on it");
         first = Link::told(&subject, "NodeGone", &[("told", &told)]);
     }
-    let foreign = view.attach_detach.foreign.iter().filter(|(_, (_, node))| node == name);
+    let foreign = view.attach_detach().foreign.iter().filter(|(_, (_, node))| node == name);
     let foreign: Vec<Link> = foreign.filter_map(|(name, _)| foreign::foreign(view, name)).collect();
     // Of a node without object, nothing is known to be registered or not.
     let links = std::iter::once(first).chain(foreign).chain(waiting(view, name));
@@ -95,13 +95,13 @@ fn waits(view: &View<'_>, pod: &PodKey) -> bool {
 /// A pod that waits for a node's kubelet, which attaches volumes itself, and cannot do so for those of CSI drivers.
 fn left_waiting<'a>(view: &'a View<'_>, name: &NodeName) -> Option<&'a PodKey> {
     let is_of_it = |why: &WhyUnresolved| matches!(why, WhyUnresolved::NodeNotManaged(node) if node == name);
-    let unresolved = view.attach_detach.unresolved.iter().filter(|(_, why)| is_of_it(why));
+    let unresolved = view.attach_detach().unresolved.iter().filter(|(_, why)| is_of_it(why));
     unresolved.map(|((pod, _), _)| pod).find(|pod| waits(view, pod))
 }
 
 /// Drivers that pods there wait for, and that its kubelet does not know.
 fn unregistered(view: &View<'_>, name: &NodeName) -> Vec<Link> {
-    let desired = view.attach_detach.desired.iter().filter(|(pod, _)| waits(view, pod));
+    let desired = view.attach_detach().desired.iter().filter(|(pod, _)| waits(view, pod));
     let desired = desired.flat_map(|(_, all)| all);
     let drivers: BTreeSet<&str> =
         desired.filter(|it| it.node == *name).map(|it| it.volume.driver_and_handle().0).collect();
@@ -109,7 +109,7 @@ fn unregistered(view: &View<'_>, name: &NodeName) -> Vec<Link> {
 }
 
 fn waiting(view: &View<'_>, name: &NodeName) -> Vec<Link> {
-    let node_volumes = view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
+    let node_volumes = view.attach_detach().node_volumes.iter().filter(|((_, node), _)| node == name);
     let waiting =
         node_volumes.filter(|(_, node_volume)| node_volume.waiting.is_some() || node_volume.write.is_some());
     waiting.flat_map(|((volume, node), _)| attachment::links(view, volume, node)).collect()

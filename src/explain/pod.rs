@@ -58,7 +58,7 @@ pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {
             links.push(link);
             continue;
         }
-        let why = view.attach_detach.unresolved.get(&(key.clone(), name.to_owned()));
+        let why = view.attach_detach().unresolved.get(&(key.clone(), name.to_owned()));
         let unresolved = why.and_then(|why| unresolved(view, &subject, name, why));
         if let Some(blocked) = unresolved.clone().filter(|link| link.verdict == Verdict::Blocked) {
             links.push(blocked);

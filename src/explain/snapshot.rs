@@ -11,7 +11,7 @@ use std::{
 
 use apiserver::{
     ids::{NodeName, ResourceVersion},
-    kinds::{Narrow, ObjectRef},
+    kinds::{Narrow, ObjectRef, Pod},
     tables::{Objects, Stored},
     with_kind, with_object,
 };
@@ -25,6 +25,8 @@ use serde_json::Value;
 use crate::{
     attach_detach::{self, AttachDetachOptions},
     binder::{self, BinderOptions, calls::Target},
+    durations::parse_duration,
+    fence::arguments::{is_on, value, words},
 };
 
 /// Something that the reader was not allowed to see, or that did not arrive.
@@ -163,6 +165,11 @@ impl Snapshot {
         self.listed.contains(what)
     }
 
+    /// Whether all pods were read that the question is about.
+    pub(super) fn sees_pods(&self) -> bool {
+        self.is_listed::<Pod>() || self.was_read(PODS_THERE)
+    }
+
     /// A copy that goes its own way: for questions about what would be.
     #[must_use]
     pub fn fork(&self) -> Self {
@@ -187,10 +194,22 @@ impl Snapshot {
         self.note_absent(T::object_ref(key.clone()));
     }
 
-    /// What attach/detach would do next.
+    /// The Deployment of mooring, if it is to be seen.
+    pub(super) fn deployment(&self) -> Option<&Value> {
+        self.others.get(&("Deployment".to_owned(), "mooring-system/mooring".to_owned()))
+    }
+
+    /// What attach/detach would do next, with the flags of mooring as far as they are to be seen.
     pub fn ask_attach_detach(&self) -> attach_detach::dry_run::Outlook {
         let is_absent = |object: &ObjectRef| self.is_absent(object);
-        attach_detach::dry_run::dry_run(&self.objects, self.attach_detach, &is_absent, self.taken_at)
+        let mut options = self.attach_detach;
+        if let Some(spec) = self.deployment().and_then(|it| it.pointer("/spec/template/spec")) {
+            let words = words(spec);
+            options.force.on_timeout = !is_on(&words, "--disable-force-detach-on-timeout", false);
+            let gone = value(&words, "--force-detach-gone-node-after");
+            options.force.gone = gone.and_then(|it| parse_duration(it).ok()).unwrap_or(options.force.gone);
+        }
+        attach_detach::dry_run::dry_run(&self.objects, options, &is_absent, self.taken_at)
     }
 
     /// What the binder would do next, with kube-controller-manager's defaults.

@@ -24,7 +24,11 @@ use super::{
     snapshot::Snapshot,
 };
 use crate::{
-    attach_detach::{self, dry_run::NodeVolumeOutlook, state::desired::volume_name::VolumeId},
+    attach_detach::{
+        self,
+        dry_run::{NodeVolumeOutlook, volume_of},
+        state::desired::volume_name::VolumeId,
+    },
     binder::{
         self,
         calls::Target,
@@ -43,7 +47,6 @@ pub(super) const MANY_NODES: usize = 16;
 pub(super) struct View<'a> {
     pub snapshot: &'a Snapshot,
     sidecars: Sidecars<'a>,
-    pub attach_detach: attach_detach::dry_run::Outlook,
     /// What the binder says of everything, where it was asked at once.
     pub binder: Option<binder::dry_run::Outlook>,
     indexes: Indexes,
@@ -54,38 +57,32 @@ pub(super) struct View<'a> {
 /// What is looked up more than once, made when it is first asked for.
 #[derive(Default)]
 struct Indexes {
+    attach_detach: OnceCell<attach_detach::dry_run::Outlook>,
     wanting: OnceCell<BTreeMap<(VolumeId, NodeName), Vec<PodKey>>>,
     using: OnceCell<BTreeMap<ClaimKey, Vec<PodKey>>>,
     twice: OnceCell<BTreeMap<VolumeId, Twice>>,
     occupied: OnceCell<BTreeSet<NodeName>>,
     naming: OnceCell<BTreeMap<ClaimKey, Vec<Arc<PersistentVolume>>>>,
     naming_class: OnceCell<ClassUsers>,
+    standing: OnceCell<BTreeMap<VolumeId, Vec<Arc<PersistentVolume>>>>,
 }
 
 impl<'a> View<'a> {
     pub fn new(snapshot: &'a Snapshot) -> Self {
-        Self { attach_detach: snapshot.ask_attach_detach(), ..Self::bare(snapshot) }
-    }
-
-    /// The same without what attach/detach says.
-    fn bare(snapshot: &'a Snapshot) -> Self {
-        let (attach_detach, sidecars) = (attach_detach::dry_run::Outlook::default(), Sidecars::new(snapshot));
-        Self { snapshot, sidecars, attach_detach, binder: None, indexes: Indexes::default(), wanted: None }
+        let (sidecars, indexes) = (Sidecars::new(snapshot), Indexes::default());
+        Self { snapshot, sidecars, binder: None, indexes, wanted: None }
     }
 
     /// What an answer looks at, as far as that is known by now: what was read is not read again.
     pub fn noted<T>(snapshot: &'a Snapshot, answer: impl FnOnce(&Self) -> T) -> BTreeSet<Read> {
-        Self { wanted: Some(RefCell::default()), ..Self::new(snapshot) }.told(answer)
+        let view = Self { wanted: Some(RefCell::default()), ..Self::new(snapshot) };
+        answer(&view);
+        view.wanted.map(RefCell::into_inner).unwrap_or_default()
     }
 
-    /// The same of what needs no controller.
-    pub fn noted_bare<T>(snapshot: &'a Snapshot, answer: impl FnOnce(&Self) -> T) -> BTreeSet<Read> {
-        Self { wanted: Some(RefCell::default()), ..Self::bare(snapshot) }.told(answer)
-    }
-
-    fn told<T>(self, answer: impl FnOnce(&Self) -> T) -> BTreeSet<Read> {
-        answer(&self);
-        self.wanted.map(RefCell::into_inner).unwrap_or_default()
+    /// What attach/detach says.
+    pub fn attach_detach(&self) -> &attach_detach::dry_run::Outlook {
+        self.indexes.attach_detach.get_or_init(|| self.snapshot.ask_attach_detach())
     }
 
     /// Whether it is noted.
@@ -171,7 +168,7 @@ impl<'a> View<'a> {
 
     /// Where a volume on a node stands.
     pub fn on_node(&self, volume: &VolumeId, node: &NodeName) -> Option<&NodeVolumeOutlook> {
-        self.attach_detach.node_volumes.get(&(volume.clone(), node.clone()))
+        self.attach_detach().node_volumes.get(&(volume.clone(), node.clone()))
     }
 
     /// All nodes on which a volume is, may be, or is to be.
@@ -180,7 +177,7 @@ impl<'a> View<'a> {
         volume: &'b VolumeId,
     ) -> impl Iterator<Item = (&'b NodeName, &'b NodeVolumeOutlook)> {
         let first = (volume.clone(), NodeName::from(""));
-        let node_volumes = self.attach_detach.node_volumes.range(first..);
+        let node_volumes = self.attach_detach().node_volumes.range(first..);
         let of_it = node_volumes.take_while(move |((of, _), _)| of == volume);
         of_it.map(|((_, node), node_volume)| (node, node_volume))
     }
@@ -188,7 +185,7 @@ impl<'a> View<'a> {
     /// Pods that want a volume on a node.
     pub fn users(&self, volume: &VolumeId, node: &NodeName) -> impl Iterator<Item = &PodKey> {
         let wanting = self.indexes.wanting.get_or_init(|| {
-            let desired = self.attach_detach.desired.iter();
+            let desired = self.attach_detach().desired.iter();
             let desired = desired.flat_map(|(pod, all)| all.iter().map(move |wanted| (pod, wanted)));
             index(desired.map(|(pod, it)| ((it.volume.clone(), it.node.clone()), pod.clone())))
         });
@@ -204,6 +201,14 @@ impl<'a> View<'a> {
         naming.get(claim).into_iter().flatten().cloned()
     }
 
+    /// PersistentVolumes, by the volume that they stand for.
+    pub fn standing(&self) -> &BTreeMap<VolumeId, Vec<Arc<PersistentVolume>>> {
+        self.indexes.standing.get_or_init(|| {
+            let volumes = self.objects().volumes.snapshot().into_iter();
+            index(volumes.filter_map(|(name, volume)| Some((volume_of(self.objects(), &name)?, volume))))
+        })
+    }
+
     /// Claims and volumes that name a VolumeAttributesClass.
     pub fn naming_class(&self, class: &AttributesClassName) -> impl Iterator<Item = &ObjectRef> {
         let load = || {
@@ -216,13 +221,13 @@ impl<'a> View<'a> {
 
     /// Whether a node has volumes, or is to have some.
     pub fn has_volumes(&self, node: &NodeName) -> bool {
-        let all = || self.attach_detach.node_volumes.keys().map(|(_, node)| node.clone()).collect();
+        let all = || self.attach_detach().node_volumes.keys().map(|(_, node)| node.clone()).collect();
         self.indexes.occupied.get_or_init(all).contains(node)
     }
 
     /// Volumes for one node alone that are on more.
     pub fn twice(&self) -> &BTreeMap<VolumeId, Twice> {
-        self.indexes.twice.get_or_init(|| exclusive::look(self.snapshot, &self.attach_detach))
+        self.indexes.twice.get_or_init(|| exclusive::look(self.snapshot, self.attach_detach()))
     }
 
     /// See [`users`].

@@ -5,7 +5,7 @@
 
 use std::{path::Path, time::Duration};
 
-use apiserver::connect::{ApiServer, Authority};
+use apiserver::connect::{ApiServer, Authority, ConnectError};
 use http::{StatusCode, header::ACCEPT};
 use kube::{Client, client::Body};
 use tokio::time::timeout;
@@ -14,7 +14,6 @@ use crate::explain::{
     daemon::{self, DaemonBoard},
     read::exchange,
     report::Explanation,
-    snapshot::Snapshot,
 };
 
 /// A daemon answers from what it has; one that takes longer is not there.
@@ -27,32 +26,17 @@ pub(super) struct DaemonClient {
 }
 
 impl DaemonClient {
-    /// One at this address, verified by the authority of a file, or else by the one that is published in the cluster. The
-    /// daemon is not asked yet.
-    pub(super) async fn find(api: &ApiServer, url: &str, file: Option<&Path>) -> Result<Self, String> {
-        let finding = async {
-            api.check_other(url)?;
-            let authority = match file {
-                Some(file) => Authority::of_file("--daemon-ca", file)?,
-                None => api.published_authority().await?,
-            };
-            api.client_of(url, &authority)
-        };
-        let client = timeout(DAEMON_PATIENCE, finding).await.map_err(|_| {
-            format!(
-                "--daemon: the API server does not say within {} s who vouches for it",
-                DAEMON_PATIENCE.as_secs()
-            )
-        })?;
-        let client = client.map_err(|error| error.to_string())?;
+    /// One at this address, verified by the authority of a file. The daemon is not asked yet.
+    pub(super) fn new(api: &ApiServer, url: &str, file: &Path) -> Result<Self, ConnectError> {
+        let client = api.client_of(url, Authority::of_file("--daemon-ca", file)?)?;
         Ok(Self { client, url: url.to_owned() })
     }
 
     /// Adds what the daemon knows to an answer.
-    pub(super) async fn add(&self, explanation: &mut Explanation, snapshot: &Snapshot) {
+    pub(super) async fn add(&self, explanation: &mut Explanation) {
         let asking = async {
             let mut boards = Vec::new();
-            for path in daemon::paths(explanation, snapshot) {
+            for path in daemon::paths(explanation) {
                 boards.extend(self.page(&path).await?);
             }
             Ok(boards)
@@ -101,10 +85,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::explain::{explain, report::Source, subject};
+    use crate::explain::{explain, report::Source, snapshot::Snapshot, subject};
 
     /// A claim that waits, as objects show it.
-    fn asked() -> (Snapshot, Explanation) {
+    fn asked() -> Explanation {
         let mut snapshot = Snapshot::new("2026-08-21T12:05:00Z".parse().unwrap());
         let claim = json!({
             "kind": "PersistentVolumeClaim", "apiVersion": "v1",
@@ -114,8 +98,7 @@ mod tests {
         });
         snapshot.take(claim).unwrap();
         let subject = subject::parse(&["pvc/data"], "shop").unwrap();
-        let explanation = explain(&snapshot, &subject);
-        (snapshot, explanation)
+        explain(&snapshot, &subject)
     }
 
     /// The answer with what a daemon adds that answers so, and what was asked for.
@@ -129,8 +112,8 @@ mod tests {
         });
         let daemon =
             DaemonClient { client: Client::new(service, "default"), url: "https://daemon".to_owned() };
-        let (snapshot, mut explanation) = asked();
-        daemon.add(&mut explanation, &snapshot).await;
+        let mut explanation = asked();
+        daemon.add(&mut explanation).await;
         let paths = paths.lock().unwrap().clone();
         (explanation, paths)
     }
@@ -168,8 +151,13 @@ mod tests {
         let pages = ["binder", "expander", "claim-protection"];
         assert_eq!(paths, pages.map(|page| format!("/debug/{page}?claim=shop%2Fdata")));
         let time = |text: &str| text.parse::<Timestamp>().unwrap();
-        let step = &told.steps[0];
-        assert_eq!((told.reason.as_str(), told.summary.as_str()), ("RetryBackoff", "the API server says no"));
+        // What objects show may be more than the controller knows: it stays.
+        let alone = asked();
+        assert_eq!((&told.reason, &told.summary), (&alone.reason, &alone.summary));
+        assert_eq!(told.steps[..alone.steps.len()], alone.steps);
+        let step = told.steps.last().unwrap();
+        let said = "the controller says: the API server says no";
+        assert_eq!((step.reason.as_str(), step.message.as_str()), ("RetryBackoff", said));
         assert_eq!(step.since, Some(time("2026-08-21T12:04:00Z")));
         let next = step.next.as_ref().map(|next| (next.action.as_str(), next.at));
         assert_eq!(next, Some(("LookAgain", Some(time("2026-08-21T12:05:08Z")))));
@@ -188,7 +176,7 @@ mod tests {
             (200, "x".repeat((16 << 20) + 1), "/debug/binder: length limit exceeded"),
             (200, page(false), "is a standby: only"),
         ];
-        let (_, alone) = asked();
+        let alone = asked();
         for (status, body, line) in rows {
             let (mut told, _) = added(status, body).await;
             let why = told.unknown.pop().unwrap_or_default();

@@ -14,6 +14,7 @@ use test_support::{
     backend::{DEBUG_READER, EXPLAIN_READER},
     cluster::{DRIVER, unique_name, within_deadline},
     daemon::{Daemon, Launch},
+    process::temporary_folder,
     visitor::Authority,
 };
 use tokio::{
@@ -42,7 +43,7 @@ pub fn stories() -> Vec<Story> {
         story("asked_a_standby_says_that_it_does_not_decide", standby),
         story("asked_a_daemon_is_shown_a_token_only_if_it_can_be_verified", verified)
             .only_real("The program asks, with a kubeconfig and over TLS."),
-        story("asked_a_published_authority_alone_vouches_for_the_daemon", published)
+        story("asked_a_certificate_that_a_daemon_made_vouches_for_it_alone", self_made)
             .only_real("The program asks, with a kubeconfig and over TLS."),
         story("asked_an_answer_that_is_followed_stands_with_and_without_a_daemon", followed)
             .only_real("The program asks, with a kubeconfig and over TLS."),
@@ -165,11 +166,10 @@ async fn verified(stage: Stage) {
     let stranger = Authority::another().file().display().to_string();
     let plain = url.replace("https://", "http://");
     let without = "What only the daemon knows (its timers, the past) is missing: ";
-    let rows: [(&Path, &[&str], &str, &str); 5] = [
+    let rows: [(&Path, &[&str], &str, &str); 4] = [
         (&admin, &["--daemon", &url, "--daemon-ca", &known], "daemon", ""),
         (&person, &["--daemon", &url, "--daemon-ca", &known], "offline", "/debug/binder: 403 Forbidden"),
         (&admin, &["--daemon", &url, "--daemon-ca", &stranger], "offline", "certificate"),
-        (&admin, &["--daemon", &url], "offline", "--daemon-ca says who vouches for it"),
         (&admin, &["--daemon", &plain, "--daemon-ca", &known], "offline", "credentials go over HTTPS alone"),
     ];
     for (who, flags, source, why) in rows {
@@ -217,53 +217,26 @@ impl Impostor {
     }
 }
 
-/// Without `--daemon-ca` the authority that the deployment has published counts, and no other.
-async fn published(stage: Stage) {
-    let authority = Authority::another();
-    let daemon = vouched_for(&stage, &authority).await;
-    // One who may read claims, and no ConfigMap: the role of those who ask may read the authority, too.
-    let admin = stage.visitor("asked-finder", &[DEBUG_READER, "system:volume-scheduler"]).await;
+/// The certificate that a daemon makes for itself is its own authority, for who has a copy of it.
+async fn self_made(stage: Stage) {
+    let folder = temporary_folder("self-made");
+    let launch = Launch::alone().with(&format!("--cert-dir={}", folder.display()));
+    let daemon = stage.start_daemon(&launch, &stage.proxy).await;
+    stage.cluster.claim("c1").await;
+    daemon.page_says("/debug/binder", "NoClassAndNoMatch").await;
+    let admin = stage.visitor("asked-finder", &[EXPLAIN_READER, DEBUG_READER]).await;
     let kubeconfig = kubeconfig(&stage, &admin);
-    let url = daemon.url().await;
-    let asks = async |url: &str| asked(&kubeconfig, &["--daemon", url]).await;
-    let maps: kube::Api<k8s_openapi::api::core::v1::ConfigMap> =
-        kube::Api::namespaced(stage.cluster.client.clone(), "mooring-system");
-    let withdraw = async || maps.delete("mooring-explain-ca", &kube::api::DeleteParams::default()).await;
-    let publish = async |authority: &Authority| {
-        let pem = std::fs::read_to_string(authority.file()).unwrap();
-        let map = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": { "name": "mooring-explain-ca", "namespace": "mooring-system" },
-            "data": { "ca.crt": pem },
-        });
-        stage.cluster.apply(&map.to_string()).await;
-    };
+    let copy = folder.join("mooring.crt").display().to_string();
+    let asks = async |url: &str| asked(&kubeconfig, &["--daemon", url, "--daemon-ca", &copy]).await;
 
-    let (source, why) = asks(&url).await;
-    assert!(source == json!("offline") && why.contains("mooring-explain-ca, which cannot be read"), "{why}");
-    // The rights that the component brings, for all.
-    stage.cluster.apply(include_str!("../../deploy/optional/explain-ca/rbac.yaml")).await;
-    let (source, why) = asks(&url).await;
-    assert!(source == json!("offline") && why.contains("which is not there"), "{why}");
-
-    publish(&authority).await;
-    let (source, why) = asks(&url).await;
+    let (source, why) = asks(&daemon.url().await).await;
     assert_eq!(source, json!("daemon"), "{why}");
-    // A server that the published authority does not vouch for learns nothing.
+    // Another server learns nothing.
     let impostor = Impostor::start().await;
     let (source, why) = asks(&impostor.url).await;
     assert!(source == json!("offline") && why.contains("is missing: "), "{why}");
-    withdraw().await.unwrap();
-    publish(&Authority::another()).await;
-    let (source, why) = asks(&url).await;
-    assert!(source == json!("offline") && why.contains("is missing: "), "{why}");
-    // A file goes before it.
-    let (source, why) =
-        asked(&kubeconfig, &["--daemon", &url, "--daemon-ca", &authority.file().display().to_string()]).await;
-    assert_eq!(source, json!("daemon"), "{why}");
     let (come, shown) = impostor.come.lock().unwrap().clone();
     assert!(come > 0 && shown.is_empty(), "{come} have shown {:?}", String::from_utf8_lossy(&shown));
-    withdraw().await.unwrap();
 }
 
 /// The next answer of a program that prints one after the other as JSON.

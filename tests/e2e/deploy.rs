@@ -25,7 +25,7 @@ pub fn stories() -> Vec<Story> {
             .only_real("kube-apiserver validates manifests, and admits pods."),
         story("deploy_components_add_a_flag_and_its_rights", components)
             .only_real("kubectl builds components, and kube-apiserver validates them."),
-        story("deploy_publishes_who_vouches_for_the_daemon", authority)
+        story("deploy_serves_with_the_certificate_of_a_secret", certificate)
             .only_real("kubectl builds the overlay, and kube-apiserver validates it."),
         story("deploy_monitors_and_rules_fit_the_operators_definitions", monitors)
             .only_real("kube-apiserver validates by definitions of custom resources."),
@@ -232,22 +232,19 @@ async fn components(stage: Stage) {
     assert_eq!(rights(&all), [roles + 1, cluster_roles + 2]);
 }
 
-/// As deploy/README.md has it: the operator brings a certificate and its authority, under names that the component knows.
-async fn authority(stage: Stage) {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("overlay-explain-ca");
+/// As deploy/README.md has it: the operator brings a certificate, under a name that the component knows.
+async fn certificate(stage: Stage) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("overlay-serving-certificate");
     fs::create_dir_all(&folder).unwrap();
-    let authority = Authority::another();
-    let identity = authority.vouch_for_server();
-    for (from, to) in
-        [(&authority.file(), "ca.crt"), (&identity.certificate, "tls.crt"), (&identity.key, "tls.key")]
-    {
+    let identity = Authority::another().vouch_for_server();
+    for (from, to) in [(&identity.certificate, "tls.crt"), (&identity.key, "tls.key")] {
         fs::copy(from, folder.join(to)).unwrap();
     }
     let readme = include_str!("../../deploy/README.md");
     let (_, generators) = readme.split_once("```yaml\ngeneratorOptions").unwrap();
     let (generators, _) = generators.split_once("```").unwrap();
     let generators: Value = serde_saphyr::from_str(&format!("generatorOptions{generators}")).unwrap();
-    let objects = overlay_with(&stage, &["explain-ca"], &folder, generators);
+    let objects = overlay_with(&stage, &["serving-certificate"], &folder, generators);
 
     let find = |kind: &str, name: &str| {
         let is_it = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
@@ -269,15 +266,7 @@ async fn authority(stage: Stage) {
     assert_eq!(volume["name"], mount["name"]);
     let secret = find("Secret", volume["secret"]["secretName"].as_str().unwrap());
     assert!(secret["data"]["tls.crt"].is_string() && secret["data"]["tls.key"].is_string(), "{secret:#}");
-    let published = find("ConfigMap", "mooring-explain-ca");
-    assert_eq!(published["data"]["ca.crt"], fs::read_to_string(authority.file()).unwrap());
-    assert_eq!(
-        find("Role", "mooring-explain-ca")["rules"][0]["resourceNames"],
-        json!(["mooring-explain-ca"])
-    );
-    for object in [secret, published] {
-        assert_eq!(object["metadata"]["namespace"], "mooring-system");
-    }
+    assert_eq!(secret["metadata"]["namespace"], "mooring-system");
     let file = folder.join("all.json");
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
     fs::write(&file, list.to_string()).unwrap();

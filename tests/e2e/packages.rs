@@ -38,7 +38,7 @@ const COMPONENTS: [&str; 14] = [
     "expander",
     "fence",
     "explain-reader",
-    "explain-ca",
+    "serving-certificate",
     "debug-reader",
     "pod-monitor",
     "service-monitor",

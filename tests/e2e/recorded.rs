@@ -99,7 +99,9 @@ const EVERYWHERE: &[Different] = &[
     ("claims-that-grow", "pvc/silent -n shop", "Waiting Resizing", MADE_NOW),
     ("claims-that-grow", "pvc/uninstalled -n shop", "Waiting Resizing", MADE_NOW),
     ("claims-that-grow", "pvc/unnamed -n shop", "Waiting Resizing", MADE_NOW),
+    ("force-switched-off", "*", "", "no Deployment of mooring is made here"),
     ("node-not-ready", "pod/next -n shop", "Waiting HeldByNode", DELETED_NOW),
+    ("nodes-unread", "*", "", "all may be read here; the rights of a tenant are another story's"),
     ("one-namespace", "*", "", "all may be read here; the rights of a tenant are another story's"),
     ("one-namespace-class", "*", "", "all may be read here; the rights of a tenant are another story's"),
     (
@@ -123,6 +125,7 @@ const EVERYWHERE: &[Different] = &[
     ("pods-with-claims-of-their-own", "pod/waits -n shop", "Waiting ClaimMissing", MADE_NOW),
     ("said-by-events", "pod/mounts-long -n shop", "Waiting MountError", MADE_NOW),
     ("said-by-events", "pvc/quota-long -n shop", "Waiting ProvisionerError", MADE_NOW),
+    ("users-unread", "*", "", "all may be read here; the rights of a tenant are another story's"),
 ];
 
 /// At rest, where kube-controller-manager's loops rule.

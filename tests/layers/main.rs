@@ -26,7 +26,7 @@ use std::{
 const LAYERS: [Layer; 6] = [
     Layer {
         name: "floor: the edges of the process",
-        modules: &["build_info", "fence", "metrics", "telemetry"],
+        modules: &["build_info", "durations", "fence", "metrics", "telemetry"],
         among_themselves: true,
     },
     Layer {

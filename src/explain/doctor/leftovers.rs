@@ -3,31 +3,27 @@
 //!
 //! In: the tables, and what the controllers say of them. Out: groups. Each table is read once.
 
-use std::collections::BTreeMap;
-
 use apiserver::{
     ids::VolumeName,
-    kinds::{ObjectRef, PersistentVolume, ReclaimPolicy, VolumeAttachment, VolumePhase},
+    kinds::{Narrow as _, ObjectRef, PersistentVolume, ReclaimPolicy, VolumeAttachment, VolumePhase},
 };
 use k8s_openapi::jiff::Timestamp;
 
 use super::groups::Groups;
 use crate::{
-    attach_detach::{dry_run::volume_of, state::desired::volume_name::VolumeId},
+    attach_detach::state::desired::volume_name::VolumeId,
     binder::{matching::predicate::capacity, reasons::VolumeReason},
     explain::{
         age, foreign,
         links::Link,
         report::Verdict,
         table::Facts,
-        view::{View, get, index},
+        view::{View, get},
     },
 };
 
 pub(super) fn look(view: &View<'_>, groups: &mut Groups<'_>) {
     let volumes = view.objects().volumes.snapshot();
-    let ids = volumes.keys().filter_map(|name| Some((volume_of(view.objects(), name)?, name)));
-    let mut handles = index(ids.filter(|(id, _)| !id.driver_and_handle().0.is_empty()));
     let is_kept = |(name, volume): &(&VolumeName, &PersistentVolume)| {
         let place = view.binder.as_ref().and_then(|binder| binder.volumes.get(*name));
         let reason = place.and_then(|place| place.reason.as_deref());
@@ -36,8 +32,7 @@ pub(super) fn look(view: &View<'_>, groups: &mut Groups<'_>) {
             && matches!(reason, None | Some(VolumeReason::Retained))
     };
     let kept = volumes.iter().map(|(name, volume)| (name, &**volume)).filter(is_kept);
-    handles.retain(|_, names| names.len() > 1);
-    shared_handles(&handles, groups);
+    shared_handles(view, groups);
     tell_kept(kept.collect(), groups);
     made_by_others(view, groups);
     twice(view, groups);
@@ -62,17 +57,19 @@ fn twice(view: &View<'_>, groups: &mut Groups<'_>) {
     }
 }
 
-fn shared_handles(handles: &BTreeMap<VolumeId, Vec<&VolumeName>>, groups: &mut Groups<'_>) {
-    for (id, names) in handles {
+fn shared_handles(view: &View<'_>, groups: &mut Groups<'_>) {
+    let is_shared = |(id, all): &(&VolumeId, &Vec<_>)| all.len() > 1 && !id.driver_and_handle().0.is_empty();
+    let shared: Vec<_> = view.standing().iter().filter(is_shared).collect();
+    // Many handles of a driver are one mistake.
+    let are_many = shared.len() > 5;
+    for (id, volumes) in shared {
         let (driver, handle) = id.driver_and_handle();
-        let told: Vec<&str> = names.iter().map(|name| name.as_str()).take(4).collect();
-        for name in names {
-            let subject = ObjectRef::Volume((*name).clone());
+        let told: Vec<&str> = volumes.iter().map(|it| &*it.metadata.name).take(4).collect();
+        for volume in volumes {
+            let subject = ObjectRef::Volume(volume.key());
             let facts: Facts<'_> = &[("told", &told.join(", ")), ("handle", &handle), ("driver", &driver)];
             let link = Link::told(&subject, "HandleShared", facts);
-            // Many handles of a driver are one mistake.
-            let about = if handles.len() > 5 { driver } else { handle };
-            groups.note(&link, about, (subject, "volume", None));
+            groups.note(&link, if are_many { driver } else { handle }, (subject, "volume", None));
         }
     }
 }
@@ -96,7 +93,7 @@ fn tell_kept(mut volumes: Vec<(&VolumeName, &PersistentVolume)>, groups: &mut Gr
 
 /// Attachments that the controller did not make. Nobody waits for one that is not being deleted.
 fn made_by_others(view: &View<'_>, groups: &mut Groups<'_>) {
-    for (name, (_, node)) in &view.attach_detach.foreign {
+    for (name, (_, node)) in &view.attach_detach().foreign {
         let attachment = get::<VolumeAttachment>(view, name);
         let Some((attachment, mut link)) = attachment.zip(foreign::foreign(view, name)) else { continue };
         let mut about = attachment.spec.attacher.as_str();

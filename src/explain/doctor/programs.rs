@@ -61,7 +61,7 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
         return;
     }
     // If it does not tell the namespace, each of the usual name: one may be left over.
-    let template = deployment(snapshot).and_then(template);
+    let template = snapshot.deployment().and_then(template);
     let [namespace, name] = daemon_lease(&template.map(words).unwrap_or_default());
     let ours = snapshot.leases.iter().filter(|Lease { metadata, .. }| {
         let is_there = template.is_none() || metadata.namespace.as_deref() == Some(namespace);
@@ -76,11 +76,6 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
     groups.tell(FENCED_WITHOUT_RULER, "", (0, ""), &[("told", &told)]);
 }
 
-/// The Deployment of mooring, if it is to be seen.
-fn deployment(snapshot: &Snapshot) -> Option<&Value> {
-    snapshot.others.get(&("Deployment".to_owned(), "mooring-system/mooring".to_owned()))
-}
-
 fn template(deployment: &Value) -> Option<&Value> {
     deployment.pointer("/spec/template/spec")
 }
@@ -88,7 +83,7 @@ fn template(deployment: &Value) -> Option<&Value> {
 /// The controllers of those fences whose loops the Deployment of mooring does not run, as far as that is to be seen. While it
 /// rolls out, a leader may be of the template before.
 fn unneeded<'a>(snapshot: &Snapshot, names: impl Iterator<Item = &'a str>) -> Vec<&'static str> {
-    let settled = deployment(snapshot).filter(|deployment| !is_rolling(deployment)).and_then(template);
+    let settled = snapshot.deployment().filter(|deployment| !is_rolling(deployment)).and_then(template);
     let list = settled.and_then(|spec| Controllers::parse(&controllers(&words(spec))).ok());
     let Some(Controllers { running, .. }) = list else { return Vec::new() };
     let is_run = |fence: &&Fence| running.iter().any(|controller| controller.name() == fence.controller);

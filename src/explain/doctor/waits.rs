@@ -199,7 +199,7 @@ fn nodes(view: &View<'_>, groups: &mut Groups<'_>) {
 /// Volumes on nodes that wait. Returns how many are attached.
 fn node_volumes(view: &View<'_>, groups: &mut Groups<'_>) -> usize {
     // What holds a volume is told of those that wait for it.
-    let node_volumes = &view.attach_detach.node_volumes;
+    let node_volumes = &view.attach_detach().node_volumes;
     let conflicts = node_volumes.iter().filter_map(|((volume, _), it)| match &it.waiting {
         Some(Waiting::HeldByNode { conflict }) => Some((volume, &conflict.node)),
         _ => None,

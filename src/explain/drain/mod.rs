@@ -9,19 +9,20 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use apiserver::{
     ids::NodeName,
-    kinds::{
-        ClaimRef, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment,
-    },
+    kinds::{Narrow, Node, ObjectRef, Pod, VolumeAttachment},
 };
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    age, foreign,
+    age,
+    answer::FLAGS,
+    attachment, foreign, node,
+    read::requests::Read,
     report::{API_VERSION, Observed, Verdict},
     sidecars::{Presence, Sidecar},
-    snapshot::{PODS_THERE, Snapshot, Unseen},
+    snapshot::{Snapshot, Unseen},
     subject::field,
     table::{Facts, fill, find},
     view::{View, get},
@@ -140,23 +141,32 @@ pub struct DrainView {
 
 /// Looks at one node.
 pub fn drain(snapshot: &Snapshot, name: &NodeName, earlier: Option<&Snapshot>) -> DrainView {
-    let view = View::new(snapshot);
-    let node = get::<Node>(&view, name);
-    let on_node = view.attach_detach.node_volumes.iter().filter(|((_, node), _)| node == name);
+    look(&View::new(snapshot), name, earlier)
+}
+
+/// The same; what it looks at is noted.
+pub(in crate::explain) fn look(view: &View<'_>, name: &NodeName, earlier: Option<&Snapshot>) -> DrainView {
+    node::on_node(view, name);
+    let (snapshot, node) = (view.snapshot, get::<Node>(view, name));
+    let on_node = || view.attach_detach().node_volumes.iter().filter(|((_, node), _)| node == name);
     let mut volumes: Vec<DrainedVolume> =
-        on_node.filter_map(|((volume, _), it)| node_volume(&view, name, volume, it)).collect();
-    let foreign: Vec<_> = foreign(&view, name).collect();
-    let hides = foreign.contains(&None);
+        on_node().filter_map(|((volume, _), it)| node_volume(view, name, volume, it)).collect();
+    let foreign: Vec<_> = foreign(view, name).collect();
+    let hides = foreign.contains(&None)
+        || on_node().any(|((volume, _), _)| attachment::unread(view, volume, name).is_some());
     volumes.extend(foreign.into_iter().flatten());
     volumes.sort_by(|one, other| {
         let key = |it: &DrainedVolume| (it.stage, it.since.unwrap_or(Timestamp::MAX));
         key(one).cmp(&key(other)).then_with(|| one.volume.cmp(&other.volume))
     });
-    let attachers = queues(&view, earlier, &volumes);
+    let attachers = queues(view, earlier, &volumes);
     let detached = earlier.map(|earlier| left(earlier, snapshot, |it| it.spec.node_name == *name));
     let mut unknown = Vec::new();
     if earlier.is_none() && !volumes.is_empty() {
         unknown.push("how fast volumes leave (-w shows it)".to_owned());
+    }
+    if volumes.iter().any(|volume| volume.is_timed) && snapshot.deployment().is_none() {
+        unknown.push(FLAGS.to_owned());
     }
     let is_missing = snapshot.is_absent(&ObjectRef::Node(name.clone()));
     let exists = if node.is_some() { Some(true) } else { is_missing.then_some(false) };
@@ -205,7 +215,7 @@ fn verdict(snapshot: &Snapshot, of: &DrainView) -> Verdict {
         return match of.exists {
             Some(false) => Verdict::NotFound,
             None => Verdict::Forbidden,
-            _ if !sees_pods(snapshot) || !snapshot.is_listed::<VolumeAttachment>() => Verdict::Forbidden,
+            _ if !snapshot.sees_pods() || !snapshot.is_listed::<VolumeAttachment>() => Verdict::Forbidden,
             _ => Verdict::Healthy,
         };
     }
@@ -218,11 +228,6 @@ fn verdict(snapshot: &Snapshot, of: &DrainView) -> Verdict {
     }
     let lacks_attacher = of.attachers.iter().any(|queue| queue.is_there == Some(false));
     if lacks_attacher || of.volumes.iter().any(is_stuck) { Verdict::Blocked } else { Verdict::Waiting }
-}
-
-/// Whether all pods of the node were read.
-fn sees_pods(snapshot: &Snapshot) -> bool {
-    snapshot.is_listed::<Pod>() || snapshot.was_read(PODS_THERE)
 }
 
 /// A volume of the node; none if it is neither there nor wanted there.
@@ -241,23 +246,21 @@ fn node_volume(
         return None;
     }
     let (driver, handle) = volume.driver_and_handle();
-    let claim_of_pod = pods.first().and_then(|pod| match pod.spec.volumes.as_slice() {
-        [only] => pod.claim_of(only),
-        _ => None,
-    });
-    let persistent = match &attachment {
-        Some(attachment) => attachment.spec.source.persistent_volume_name.clone(),
-        None => claim_of_pod
-            .as_ref()
-            .and_then(|claim| get::<PersistentVolumeClaim>(view, claim))
-            .map(|claim| claim.spec.volume_name.clone())
-            .filter(|name| !name.is_empty()),
-    };
-    let object = persistent.as_ref().and_then(|name| get::<PersistentVolume>(view, name));
-    let claim = object.and_then(|it| it.spec.claim_ref.as_ref().map(ClaimRef::key)).or(claim_of_pod);
+    // Of two that stand for it the one that is attached.
+    let all = view.standing().get(volume).map(Vec::as_slice).unwrap_or_default();
+    let source = attachment.as_ref().and_then(|it| it.spec.source.persistent_volume_name.clone());
+    let object = all.iter().find(|it| Some(it.key()) == source).or(all.first());
+    let persistent = source.or(object.map(|it| it.key()));
+    let claim = object.and_then(|it| Some(it.spec.claim_ref.as_ref()?.key()));
+    let unread = attachment::unread(view, volume, name);
+    let forced_at = outlook.waiting.as_ref().and_then(Waiting::forced_at).filter(|_| unread.is_none());
+    if forced_at.is_some() {
+        view.want(Read::deployed);
+    }
+    let unread = unread.map(|link| (DrainStage::Mounted, None, link.step.message));
+    let known = attachment.as_deref().and_then(detaching).or(unread);
     let (stage, since, waits_for) =
-        stage(view, node.as_deref(), attachment.as_deref(), &pods, is_used, outlook);
-    let is_timed = outlook.waiting.as_ref().is_some_and(|waiting| waiting.forced_at().is_some());
+        known.unwrap_or_else(|| stage(node.as_deref(), attachment.as_deref(), &pods, is_used, outlook));
     Some(DrainedVolume {
         volume: match persistent {
             Some(name) => name.to_string(),
@@ -268,16 +271,22 @@ fn node_volume(
         claim: claim.map(|claim| claim.to_string()),
         pod: pods.first().map(|pod| pod.key().to_string()),
         stage,
-        since,
-        waits_for: if is_timed { told("+drain timed", &[("told", &waits_for)]) } else { waits_for },
-        is_timed,
+        since: since.filter(|since| *since <= view.now()),
+        waits_for: forced_at.map_or_else(
+            || waits_for.clone(),
+            |at| {
+                let patience = age::between(view.now(), at);
+                told("+drain timed", &[("told", &waits_for), ("patience", &patience)])
+            },
+        ),
+        is_timed: forced_at.is_some(),
     })
 }
 
 /// Attachments that no controller takes away: under another name than their volume's, or of a volume that is gone. None of one
 /// whose volume could not be read (S42).
 fn foreign<'a>(view: &'a View<'_>, name: &'a NodeName) -> impl Iterator<Item = Option<DrainedVolume>> + 'a {
-    let there = view.attach_detach.foreign.iter().filter(move |(_, (_, node))| node == name);
+    let there = view.attach_detach().foreign.iter().filter(move |(_, (_, node))| node == name);
     there.map(|(name, _)| {
         foreign::foreign(view, name).filter(|link| link.verdict != Verdict::Forbidden)?;
         let attachment = get::<VolumeAttachment>(view, name)?;
@@ -309,7 +318,6 @@ fn detaching(attachment: &VolumeAttachment) -> Option<(DrainStage, Option<Timest
 
 /// How far a volume is, since when, and what has to happen.
 fn stage(
-    view: &View<'_>,
     node: Option<&Node>,
     attachment: Option<&VolumeAttachment>,
     pods: &[Arc<Pod>],
@@ -318,13 +326,11 @@ fn stage(
 ) -> (DrainStage, Option<Timestamp>, String) {
     let is_alive = node.is_some_and(Node::kubelet_speaks);
     let code = outlook.waiting.as_ref().map(Waiting::code);
-    if let Some(detaching) = attachment.and_then(detaching) {
-        return detaching;
-    }
     if let Some(pod) = pods.iter().find(|pod| pod.metadata.is_terminating()) {
-        let (since, grace) = grace(view.snapshot, pod);
+        // When its grace is over.
+        let since = pod.metadata.deletion_timestamp.as_deref().copied();
         let case = if is_alive { "+drain ending pod" } else { "+drain ending pod without kubelet" };
-        return (DrainStage::Mounted, since, told(case, &[("grace", &grace)]));
+        return (DrainStage::Mounted, since, told(case, &[]));
     }
     match (pods.first(), code) {
         (Some(pod), Some(code)) if !attachment.is_some_and(|it| it.status.attached) => {
@@ -343,20 +349,6 @@ fn stage(
 /// What the table says that a volume waits for.
 fn told(case: &str, facts: Facts<'_>) -> String {
     fill(find(case).message, facts)
-}
-
-/// Since when a pod is to end, and what is left of its grace; its `deletionTimestamp` is when that ends.
-fn grace(snapshot: &Snapshot, pod: &Pod) -> (Option<Timestamp>, String) {
-    let Some(end) = pod.metadata.deletion_timestamp.as_deref().copied() else { return (None, String::new()) };
-    let whole = snapshot.details.get(&ObjectRef::Pod(pod.key()));
-    let grace = whole.and_then(|it| it.pointer("/metadata/deletionGracePeriodSeconds")?.as_i64());
-    let said = grace.map(|grace| format!("grace {grace}s, ")).unwrap_or_default();
-    let text = match end.as_second().saturating_sub(snapshot.taken_at.as_second()) {
-        left @ 0.. => format!(" ({said}{left}s left)"),
-        late => format!(" ({said}over for {}s)", late.unsigned_abs()),
-    };
-    let since = grace.and_then(|grace| Timestamp::from_second(end.as_second().saturating_sub(grace)).ok());
-    (since, text)
 }
 
 /// Attachments of the earlier look that are gone in the later one.

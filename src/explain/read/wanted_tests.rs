@@ -20,6 +20,7 @@ fn claim(volume: &str) -> Value {
     json!({
         "kind": "PersistentVolumeClaim", "metadata": { "name": "data", "namespace": "shop" },
         "spec": { "volumeName": volume, "storageClassName": "fast" },
+        "status": { "phase": if volume.is_empty() { "Pending" } else { "Bound" } },
     })
 }
 
@@ -28,7 +29,7 @@ fn volume(mode: &str) -> Value {
         "kind": "PersistentVolume", "metadata": { "name": "pv1" },
         "spec": {
             "accessModes": [mode], "csi": { "driver": "d", "volumeHandle": "h" },
-            "claimRef": { "namespace": "shop", "name": "data" },
+            "claimRef": { "namespace": "shop", "name": "data", "uid": "u0" },
         },
     })
 }
@@ -41,6 +42,12 @@ fn pod(name: &str, node: &str) -> Value {
             "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": "data" } }],
         },
     })
+}
+
+fn running() -> Value {
+    let mut pod = pod("p", "a");
+    pod["status"] = json!({ "phase": "Running" });
+    pod
 }
 
 fn attachment(node: &str, attached: bool) -> Value {
@@ -61,8 +68,9 @@ fn class() -> Value {
 }
 
 fn node(name: &str) -> Value {
+    let managed = json!({ "volumes.kubernetes.io/controller-managed-attach-detach": "true" });
     json!({
-        "kind": "Node", "metadata": { "name": name },
+        "kind": "Node", "metadata": { "name": name, "annotations": managed },
         "status": { "volumesAttached": [{ "name": "kubernetes.io/csi/d^h", "devicePath": "" }] },
     })
 }
@@ -135,9 +143,25 @@ fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
             &["csidriver/d", "pods in shop", "pv/pv1", "pvc/shop/data"],
         ),
         (
+            "s1 attached, and not running yet: it may be on a second node, where no pod is left",
+            "pod/p",
+            seen(bound().into_iter().chain([node("a"), driver(true), pod("p", "a"), attachment("a", true)])),
+            &[
+                "csidriver/d",
+                "csinode/a",
+                "node/a",
+                "pod/shop/p",
+                "pods in shop",
+                "pv/pv1",
+                "pvc/shop/data",
+                "va on a",
+                "volumeattachments",
+            ],
+        ),
+        (
             "attached as it is to be: no list but of those that may have it elsewhere",
             "pod/p",
-            seen(bound().into_iter().chain([driver(true), pod("p", "a"), attachment("a", true)])),
+            seen(bound().into_iter().chain([node("a"), driver(true), running(), attachment("a", true)])),
             &[
                 "csidriver/d",
                 "csinode/a",
@@ -158,6 +182,28 @@ fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
                 "csinode/a",
                 "leases",
                 "node/a",
+                "pod/shop/p",
+                "pods in shop",
+                "pv/pv1",
+                "pvc/shop/data",
+                "va on a",
+                "volumeattachments",
+            ],
+        ),
+        (
+            "s43 it waits for long, and no attachment tells who has it: nodes do",
+            "pod/p",
+            {
+                let mut waiting = pod("p", "a");
+                waiting["metadata"]["creationTimestamp"] = json!("1969-12-31T23:50:00Z");
+                absent(seen(bound().into_iter().chain([node("a"), driver(true), waiting])), "a")
+            },
+            &[
+                "csidriver/d",
+                "csinode/a",
+                "leases",
+                "node/a",
+                "nodes",
                 "pod/shop/p",
                 "pods in shop",
                 "pv/pv1",
@@ -318,7 +364,17 @@ fn an_attachment_leads_to_its_node_and_while_it_goes_to_those_who_wait() {
     let subject = format!("va/{name}");
     let mut going = attachment("a", true);
     going["metadata"]["deletionTimestamp"] = json!("1970-01-02T00:00:00Z");
-    let common = ["csidriver/d", "csinode/a", "node/a", "pods on a", "pv/pv1", "pvc/shop/data", "va on a"];
+    // It may be on a second node (S1).
+    let common = [
+        "csidriver/d",
+        "csinode/a",
+        "node/a",
+        "pods on a",
+        "pv/pv1",
+        "pvc/shop/data",
+        "va on a",
+        "volumeattachments",
+    ];
     assert_eq!(reads(&subject, &seen([attachment("a", true), volume("ReadWriteOnce")])), common);
     let mut expected = common.to_vec();
     expected.extend(["csidrivers", "leases", "pods in shop"]);

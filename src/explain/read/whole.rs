@@ -18,12 +18,12 @@ use apiserver::{
 use super::requests::Read;
 use crate::explain::{
     answer::needed,
-    node,
+    drain,
     repair::Repair,
     resize::grows,
     sidecars::Sidecar,
     snapshot::{CLAIMS_THERE, Snapshot},
-    view::{View, claims_of, runs_on},
+    view::{View, claims_of},
     volume,
     whatif::WhatIfChange,
 };
@@ -48,7 +48,7 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
     if let Question::Object(subject) = question {
         return needed(subject, seen);
     }
-    View::noted_bare(seen, |view| match question {
+    View::noted(seen, |view| match question {
         Question::Object(_) => {}
         Question::Cluster(namespace) => {
             view.want(Read::claim_events);
@@ -61,18 +61,24 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             view.want(Read::fence);
             view.want(Read::deployed);
         }
-        Question::Drain(node) => drain(view, node),
+        Question::Drain(node) => {
+            program_pods(view);
+            drain::look(view, node, None);
+        }
         Question::Change(change) => {
             cluster(view);
             match change {
                 WhatIfChange::DeleteClaim(claim) => {
-                    view.whole(&ObjectRef::Claim(claim.clone()));
                     volume::of_claim(view, claim);
                     or_in(view, claim.namespace());
                 }
-                WhatIfChange::DeletePod(pod) => or_in(view, pod.namespace()),
+                WhatIfChange::DeletePod(pod) => {
+                    view.want(Read::deployed);
+                    or_in(view, pod.namespace());
+                }
                 WhatIfChange::DeleteAttributesClass(_) => view.list::<VolumeAttributesClass>(),
-                _ => {}
+                WhatIfChange::Taint(_) | WhatIfChange::DeleteNode(_) => view.want(Read::deployed),
+                WhatIfChange::Bind(..) => {}
             }
         }
         Question::Repair(_) => cluster(view),
@@ -185,16 +191,6 @@ fn program_pods(view: &View<'_>) {
     }
 }
 
-fn drain(view: &View<'_>, name: &NodeName) {
-    program_pods(view);
-    node::on_node(view, name);
-    // The time that they were given, only the whole object says.
-    let is_ending = |pod: &Pod| runs_on(pod, name) && pod.metadata.is_terminating();
-    for pod in view.snapshot.keys(|pod| is_ending(pod) && claims_of(pod).next().is_some()) {
-        view.want(|| Read::object(ObjectRef::Pod(pod)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::jiff::Timestamp;
@@ -303,7 +299,7 @@ mod tests {
         });
         let seen = seen([ending, claim, attachment("pv2", "a"), attachment("pv3", "b")]);
         let mut expected = common.to_vec();
-        expected.extend(["pod/shop/p", "pvc/shop/data", "pv/pv1", "pv/pv2"]);
+        expected.extend(["pvc/shop/data", "pv/pv1", "pv/pv2"]);
         expected.sort_unstable();
         assert_eq!(reads(&question, &seen), expected);
     }
@@ -316,12 +312,14 @@ mod tests {
         let mut nothing = seen([]);
         for question in [
             Question::Change(WhatIfChange::Bind("shop".to_owned(), Box::new(json!({})))),
-            Question::Change(WhatIfChange::Taint("a".into())),
-            Question::Change(WhatIfChange::DeletePod(PodKey::new("shop", "p"))),
             Question::Repair(Repair::Relink(claim.clone(), "pv1".into())),
             Question::Repair(Repair::Unstick("csi-1".into())),
         ] {
             assert_eq!(reads(&question, &nothing), cluster, "{question:?}");
+        }
+        cluster.insert(1, "deployments of mooring");
+        for change in [WhatIfChange::Taint("a".into()), WhatIfChange::DeletePod(PodKey::new("shop", "p"))] {
+            assert_eq!(reads(&Question::Change(change), &nothing), cluster);
         }
         let forbidden = Unseen { what: "pods".to_owned(), why: "no".to_owned(), forbidden: true };
         nothing.unseen.push(forbidden);

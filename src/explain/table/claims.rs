@@ -38,11 +38,8 @@ rows! {
         Also("+make volume"),
         safe("or make a new claim of a class that has a provisioner: a claim's class cannot be changed",
             "kubectl get storageclass");
-    "ClassNotFound": Blocked, "{told}", Also("+no class");
-    "ClassNotFound used": Blocked, "{told}",
+    "ClassNotFound": Blocked, "{told}",
         Also("+make volume"),
-        Also("+no class");
-    "+no class": Blocked, "",
         waits("StorageClass", "{class}", "does not exist"),
         next("Recheck", "the class appears"),
         safe(r#"create the class "{class}", or make a new claim of one that exists"#,

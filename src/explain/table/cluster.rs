@@ -45,7 +45,7 @@ rows! {
         safe("see whether kube-controller-manager or mooring runs it", "kubectl get leases -A");
     // What holds a volume on a node that is drained.
     "+drain pod": Waiting, "the pod is not being deleted";
-    "+drain ending pod": Waiting, "container exit{grace}";
+    "+drain ending pod": Waiting, "container exit";
     "+drain ending pod without kubelet": Waiting, "container exit, but no kubelet is there to end it";
     "+drain unmount": Waiting, "kubelet unmount";
     "+drain unmount without kubelet": Waiting, "kubelet unmount, but the kubelet does not report";
@@ -53,5 +53,5 @@ rows! {
     "+drain attacher error": Waiting, "attacher: {told}";
     "+drain controller": Waiting, "the controller";
     "+drain foreign": Blocked, "a person: see mooring explain va/{name}";
-    "+drain timed": Waiting, "{told}; detached by force six minutes after its pod is gone and its node was last Ready";
+    "+drain timed": Waiting, "{told}; detached by force {patience} after its pod is gone and its node was last Ready";
 }

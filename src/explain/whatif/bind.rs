@@ -13,7 +13,7 @@ use super::story::{Story, When};
 use crate::{
     binder::{dry_run::Outlook, reasons::ClaimReason},
     explain::{
-        candidates::candidates,
+        candidates,
         report::{Risk, Verdict},
         snapshot::Snapshot,
     },
@@ -113,13 +113,13 @@ fn told(story: &mut Story, key: &ClaimKey, reason: Option<&ClaimReason>) {
 
 /// Volumes that fit but for the fewest things.
 fn nearest(story: &mut Story, snapshot: &Snapshot, claim: &PersistentVolumeClaim) {
-    let all = candidates(&snapshot.objects, claim, None, snapshot.taken_at, &|_| None);
+    let all = candidates::candidates(&snapshot.objects, claim, None, snapshot.taken_at, &|_| None);
     for one in all.into_iter().take(NEAREST) {
-        let faults: Vec<String> =
-            one.faults.iter().map(|it| format!("{} {}", it.reason, it.detail)).collect();
         let fits = "fits: the scheduler chooses, among those that its pod's node can reach";
-        let (action, text) =
-            if faults.is_empty() { ("Fits", fits.to_owned()) } else { ("DoesNotFit", faults.join("; ")) };
+        let (action, text) = match candidates::told(&one.faults) {
+            faults if faults.is_empty() => ("Fits", fits.to_owned()),
+            faults => ("DoesNotFit", faults),
+        };
         story.tell(When::Later, Risk::Safe, action, &one.name, text);
     }
 }

@@ -144,7 +144,7 @@ pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<
         copy.remove::<Pod>(pod);
     }
     let then = copy.ask_attach_detach();
-    let late = forced_late(&mut story, (&before, &then), name, risk(&node), |_| true);
+    let late = forced_late(&mut story, snapshot, (&before, &then), name, risk(&node), |_| true);
     // kubelet: pkg/kubelet/kubelet_node_status.go, registerWithAPIServer: once in its life.
     let alive = alive(&node).map_or(String::new(), |alive| {
         format!("; {alive}: the machine runs on, and recreates the object only when its kubelet is restarted")
@@ -156,13 +156,14 @@ pub(super) fn delete(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<
     );
     story.assume(UNCOUNTED);
     story.assume("pod garbage collection removes the pods of a node that is gone, after some forty seconds");
-    story.assume("six minutes begin when the node is gone and no pod wants the volume there");
+    story.assume("the time for it begins when the node is gone and no pod wants the volume there");
     Ok(story)
 }
 
 /// Volumes that time takes from a node that is gone by then, and who gets them.
 pub(super) fn forced_late(
     story: &mut Story,
+    snapshot: &Snapshot,
     (before, then): (&Outlook, &Outlook),
     name: &NodeName,
     risk: Risk,
@@ -185,6 +186,10 @@ pub(super) fn forced_late(
         }
     }
     freed(story, before, name, late.iter());
+    if !late.is_empty() && snapshot.deployment().is_none() {
+        story
+            .assume("the controller runs without --disable-force-detach-on-timeout: its flags were not seen");
+    }
     late
 }
 

@@ -23,7 +23,7 @@ use crate::{
         age, attributes_class,
         claim::may_be_mounted,
         report::{Risk, Verdict},
-        snapshot::{PODS_THERE, Snapshot},
+        snapshot::Snapshot,
         view::{View, claims_of, runs_on, users},
     },
 };
@@ -34,7 +34,7 @@ pub(super) fn delete_claim(snapshot: &Snapshot, key: &ClaimKey) -> Story {
     };
     let mut story = Story::default();
     let users = users(&snapshot.objects).remove(key).unwrap_or_default();
-    let sees_pods = snapshot.is_listed::<Pod>() || snapshot.was_read(PODS_THERE);
+    let sees_pods = snapshot.sees_pods();
     let is_kept = may_be_mounted(&claim);
     let when = if !is_kept || (users.is_empty() && sees_pods) { When::Now } else { When::Then };
     for pod in &users {
@@ -216,7 +216,8 @@ pub(super) fn delete_pod(snapshot: &Snapshot, key: &PodKey) -> Story {
         format!("{key}: which volumes leave its node is not known, as {object} could not be read")
     } else if is_gone && !pod.is_terminated() {
         let own = own_volumes(snapshot, &pod);
-        nodes::forced_late(&mut story, (&before, &after), node, Risk::Care, |volume| own.contains(volume));
+        let is_own = |volume: &VolumeId| own.contains(volume);
+        nodes::forced_late(&mut story, snapshot, (&before, &after), node, Risk::Care, is_own);
         story.assume("the machine is off: no object shows whether it is");
         format!("{key}: only its object goes, as node {node} has none, and its containers may run on")
     } else if is_ended {

@@ -45,7 +45,7 @@ labels:
   "ephemeral-volume" (list "--controllers=*,ephemeral-volume-controller")
   "expander" (list "--controllers=*,persistentvolume-expander-controller")
   "fence" (list "--fence")
-  "explain-ca" (list "--tls-cert-file=/etc/mooring/serving/tls.crt" "--tls-private-key-file=/etc/mooring/serving/tls.key")
+  "serving-certificate" (list "--tls-cert-file=/etc/mooring/serving/tls.crt" "--tls-private-key-file=/etc/mooring/serving/tls.key")
 -}}
 {{- range .Values.components }}
 {{- range get $flags . | default list }}
