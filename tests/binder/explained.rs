@@ -286,8 +286,11 @@ impl Answers {
         let free: BTreeSet<&Target> = self.all.iter().filter(is_free).map(|(target, _)| target).collect();
         let rested = world.rests(|_| ())?;
         let later = Self::about(&rested);
+        // That it is larger than the volume that a person chose for it is told once it is bound.
+        let is_bound = |it: &Explanation| own(it).is_some_and(|own| own.reason == "Resizing");
         let stuck = later.all.iter().find(|(target, it)| {
-            free.contains(target) && it.verdict != Verdict::Healthy && !waits_for_claim(it)
+            let is_at_rest = it.verdict == Verdict::Healthy || is_bound(it) || waits_for_claim(it);
+            free.contains(target) && !is_at_rest
         });
         let Some((target, _)) = stuck else {
             if !free.is_empty() {

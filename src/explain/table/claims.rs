@@ -15,7 +15,7 @@ rows! {
             "kubectl get pvc -n {namespace}");
     // What the binder writes next, or waits for.
     "Annotating" | "AssigningDefaultClass": Waiting, "{told}", next("WriteClaim", "");
-    "Binding": Waiting, "volume {volume} suits it, and is being bound: {step}", next("Bind", "");
+    "Binding": Waiting, "volume {volume} is being bound: {step}", next("Bind", "");
     "VolumeBusy": Waiting, "{told}", next("Bind", "");
     "ForeignWriter" | "RestoreGrace" | "ConfirmingClass" | "ConfirmingLost" | "HoldsOtherVolume" |
     "Uncertain" | "Provisioning": Waiting,
