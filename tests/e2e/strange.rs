@@ -66,14 +66,14 @@ async fn later(cluster: &Cluster, number: usize) {
     let (node, pod) = (name("n"), name("p"));
     cluster.node(&node).await;
     let iscsi = json!({ "targetPortal": "10.0.0.1:3260", "iqn": "iqn.2026-11.example:disk", "lun": number });
-    create::<Pod>(&cluster.namespaced(), pod_of(&pod, &node, json!([{ "name": "data", "iscsi": iscsi }])))
+    create::<Pod>(&cluster.namespaced(), pod_of(&pod, &node, &json!([{ "name": "data", "iscsi": iscsi }])))
         .await;
     let is_listed = |node: Option<&Node>| node.is_some_and(|node| attached(node).len() == 1);
     until(cluster.all(), &node, "lists the volume", is_listed).await;
     cluster.remove_pod(&pod).await;
 }
 
-fn pod_of(name: &str, node: &str, volumes: Value) -> Value {
+fn pod_of(name: &str, node: &str, volumes: &Value) -> Value {
     let containers = json!([{ "name": "main", "image": "example.com/none" }]);
     let spec = json!({ "nodeName": node, "containers": containers, "volumes": volumes });
     json!({ "metadata": { "name": name }, "spec": spec })
@@ -266,7 +266,7 @@ async fn names(stage: Stage) {
     cluster.bound(&claim, &volume).await;
     let pod = async |name: &str, node: &str| {
         let data = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": claim } }]);
-        create::<Pod>(&cluster.namespaced(), pod_of(name, node, data)).await;
+        create::<Pod>(&cluster.namespaced(), pod_of(name, node, &data)).await;
     };
     pod(&one, &nodes[0]).await;
     cluster.running(&one).await;
@@ -293,7 +293,7 @@ async fn foreground(stage: Stage) {
     let (pods, claims) = (cluster.namespaced::<Pod>(), cluster.namespaced::<PersistentVolumeClaim>());
     for is_away in [false, true] {
         let kubelets = stage.kubelets();
-        create(&pods, pod_of("p1", "n1", json!([ephemeral("data")]))).await;
+        create(&pods, pod_of("p1", "n1", &json!([ephemeral("data")]))).await;
         cluster.running("p1").await;
         let volume = claims.get("p1-data").await.unwrap().spec.unwrap().volume_name.unwrap();
         // The kubelet is silent until both are being deleted.
@@ -336,7 +336,7 @@ async fn namespace(stage: Stage) {
             create(&claims, json!({ "metadata": { "name": name }, "spec": claim_spec(class) })).await;
         }
         let all = json!([of_claim("kept"), of_claim("made"), ephemeral("own")]);
-        create(&pods, pod_of("p1", "n1", all)).await;
+        create(&pods, pod_of("p1", "n1", &all)).await;
         let runs = |pod: Option<&Pod>| {
             let status = pod.and_then(|pod| pod.status.as_ref());
             status.is_some_and(|status| status.phase.as_deref() == Some("Running"))
