@@ -57,6 +57,7 @@ mod stage;
 mod standby_memory;
 mod standstill;
 mod stock_metrics;
+mod strange;
 mod switch;
 mod traces;
 mod troubles;
@@ -110,6 +111,7 @@ fn main() {
     stories.extend(page::stories());
     stories.extend(reader::stories());
     stories.extend(stock_metrics::stories());
+    stories.extend(strange::stories());
     stories.extend(recorded::stories());
     stories.extend(permissions::stories());
 

@@ -1,9 +1,9 @@
 //! Which volume a VolumeAttachment is about, from its content (H5).
 //!
 //! In: the attachment and the tables. Out: [`Candidates`]: the volume that its source names, be that a
-//! PersistentVolume or a spec of its own, CSI or in-tree, and for the case that the PersistentVolume is
-//! gone, what the node's status lists or has in use; and which of them explains the attachment's name. The
-//! [actual state](super::state) also tries every volume that comes to be desired.
+//! PersistentVolume or a spec of its own, CSI or in-tree; what that PersistentVolume was without its labels; and for the
+//! case that it is gone, what the node's status lists or has in use; and which of them explains the attachment's name.
+//! The [actual state](super::state) also tries every volume that comes to be desired.
 
 use apiserver::{
     ids::{NodeName, Uid, VolumeName},
@@ -39,29 +39,26 @@ pub struct Candidates {
     pub source: Option<VolumeId>,
     /// Whether that may be on one node only.
     pub is_exclusive: bool,
-    /// What its node's status lists, unless the source explains the name.
+    /// What its node's status lists, and what its source was without labels, unless the source explains the name.
     pub published: Vec<VolumeId>,
 }
 
 /// Ours is an attachment whose name is the hash of the volume it is about. One that its source
 /// explains, but under another name, is another party's (S12, conformance tests make such).
 pub(super) fn identify(attachment: &VolumeAttachment, candidates: Candidates) -> Option<AttachmentIdentity> {
-    let node = &attachment.spec.node_name;
-    let uid = &attachment.metadata.uid;
     let Candidates { source, published, is_exclusive } = candidates;
     let identity = |volume, ours, second_volume: Option<VolumeId>| AttachmentIdentity {
-        uid: uid.clone(),
+        uid: attachment.metadata.uid.clone(),
         volume,
-        node: node.clone(),
+        node: attachment.spec.node_name.clone(),
         ours,
         source: attachment.spec.source.persistent_volume_name.clone(),
         second_volumes: second_volume.into_iter().collect(),
         is_exclusive,
     };
     if let Some(volume) = source.iter().chain(&published).find(|volume| is_named_after(attachment, volume)) {
-        let volume = volume.clone();
-        let second_volume = source.filter(|source| *source != volume);
-        return Some(identity(volume, true, second_volume));
+        let second_volume = source.clone().filter(|source| source != volume);
+        return Some(identity(volume.clone(), true, second_volume));
     }
     source.map(|volume| identity(volume, false, None))
 }
@@ -81,15 +78,20 @@ pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidate
     let node = objects.nodes.get(&attachment.spec.node_name).filter(|_| !is_explained);
     let listed = node.iter().flat_map(|node| &node.status.volumes_attached).map(|entry| entry.name.as_ref());
     let in_use = node.iter().flat_map(|node| &node.status.volumes_in_use).map(AsRef::as_ref);
+    let parse = |name: &str| VolumeId::parse(name).filter(|volume| volume.kind() == VolumeKind::Csi);
     Candidates {
         is_exclusive: source.as_ref().is_some_and(CsiVolume::is_exclusive),
         source: source.map(|volume| volume.id),
-        published: listed
-            .chain(in_use)
-            .filter_map(VolumeId::parse)
-            .filter(|volume| volume.kind() == VolumeKind::Csi)
-            .collect(),
+        published: listed.chain(in_use).filter_map(parse).chain(unlabelled(objects, attachment)).collect(),
     }
+}
+
+/// What the PersistentVolume of an attachment was before it was labelled: the handle of an in-tree disk has its zone in it.
+fn unlabelled(objects: &Objects, attachment: &VolumeAttachment) -> Option<VolumeId> {
+    let volume = objects.volumes.get(attachment.spec.source.persistent_volume_name.as_ref()?)?;
+    volume.spec.in_tree.as_ref()?;
+    let metadata = Meta { labels: apiserver::text::TextMap::default(), ..volume.metadata.clone() };
+    csi(&metadata, &volume.spec).map(|volume| volume.id)
 }
 
 /// The volume that a PersistentVolume stands for.
