@@ -129,7 +129,8 @@ impl<'a> World<'a> {
 
     fn check_attachment(&mut self, change: &Change) {
         let volume_of = |name: &str| self.volumes.get(name);
-        if let Some(after) = &change.after
+        // One that is there already is not made by a change of it.
+        if let (None, Some(after)) = (&change.before, &change.after)
             && let Some(nodes) = attachments::spread(after, self.all("volumeattachments"), volume_of)
         {
             self.violate(change, [format!("S1 an exclusive volume is on {nodes:?}")]);

@@ -100,7 +100,9 @@ impl Metrics {
         values: &[&str],
     ) -> Result<IntCounterVec, prometheus::Error> {
         let counters = self.counters(name, help, &[label])?;
-        values.iter().for_each(|value| drop(counters.with_label_values(&[value])));
+        for value in values {
+            drop(counters.with_label_values(&[value]));
+        }
         Ok(counters)
     }
 
