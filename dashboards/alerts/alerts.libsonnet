@@ -67,7 +67,7 @@
   // minutes.
   local noAnswers = |||
     max %(by)s (mooring_attacher_backlog{%(job)s}) > 0
-    and %(on)s max %(by_job)s (mooring_waiting_oldest_seconds{kind="attachment", reason=~"WaitingForAttacher|DetachWaitingForAttacher|WaitingForDeletion", %(job)s}) > 600
+    and %(on)s max %(by_job)s (mooring_waiting_oldest_seconds{kind="attachment", reason=~"WaitingForAttacher|DetachWaitingForAttacher", %(job)s}) > 600
     unless (
       sum %(by)s (increase(mooring_attach_e2e_seconds_count{phase="attacher", %(job)s}[10m])) > 0
       or sum %(by)s (increase(mooring_detach_e2e_seconds_count{phase="attacher", %(job)s}[10m])) > 0

@@ -288,11 +288,6 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
       'other backlog': ['mooring_attacher_backlog', { instance: 'a', driver: 'other' }, '5x300'],
       'other detached': ['mooring_detach_e2e_seconds_count', { instance: 'a', driver: 'other', phase: 'attacher', forced: 'false' }, '0+1x300'],
     }),
-    outage('MooringAttacherNotAnswering', 'warning', 22, 45, 75, {
-      attached: '0+1x10 10x50 11+1x300',
-      detached: '0+1x10 10x50 11+1x300',
-      'waiting for its end': ['mooring_waiting_oldest_seconds', { instance: 'a', kind: 'attachment', reason: 'WaitingForDeletion' }, '20x10 0+60x50 0x300'],
-    }, 'pods that come back to their node'),
     ordinary(['MooringAttacherNotAnswering', 'MooringDetachStuck'], 'a driver that answers with errors only, as to a volume without a disk, while new pods come', {
       attached: '9x300',
       detached: '9x300',

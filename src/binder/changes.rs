@@ -3,9 +3,10 @@
 //! In: an object that changed, as the tables show it now. Out: indexes brought up to it, and the keys to
 //! look at again: few, found through the indexes, however large the cluster is.
 
-use std::{collections::BTreeSet, mem};
+use std::{collections::BTreeSet, mem, time::Duration};
 
 use apiserver::{
+    backoff::retry_pause,
     ids::{ClaimKey, ClassName, PodKey, VolumeName},
     kinds::{ClaimPhase, ClaimRef, ObjectRef},
 };
@@ -16,6 +17,9 @@ use super::{
     controller::Planner,
     matching::predicate::was_bound,
 };
+
+/// What was refused so long ago is tried first for a volume that comes: longer than the pauses in which the other is tried again.
+const LONG_REFUSED: Duration = Duration::from_mins(1);
 
 impl Planner {
     /// Takes in every object there is.
@@ -60,20 +64,22 @@ impl Planner {
                 let volume = self.state.objects.volumes.get(name);
                 let reference =
                     volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref().map(ClaimRef::key));
-                // It may be the one whose reservation was refused, or do in its place: for one that is tried for it at once, if
-                // there is one, which one that another volume has just woken is not.
+                // It may be the one whose reservation was refused, or do in its place: for one that was not tried of late, if
+                // there is one, so that one that is always refused does not keep it from the others.
                 let free = volume.filter(|_| self.state.volumes.is_free(name));
                 let seeking = free.and_then(|volume| {
-                    let candidate = |is_tried: &dyn Fn(&Target) -> bool| {
+                    let candidate = |least: Option<Duration>| {
                         let current = |key: &ClaimKey| {
                             let target = Target::Claim(key.clone());
                             let is_busy = self.state.in_flight.busy.contains(&target);
-                            self.state.objects.claims.get(key).filter(|_| !is_busy && is_tried(&target))
+                            let has_waited = |least| self.retries.has_waited(&target, least, now);
+                            let is_tried = !is_busy && least.is_none_or(has_waited);
+                            self.state.objects.claims.get(key).filter(|_| is_tried)
                         };
                         self.seeking.candidate(&volume, &current, &BTreeSet::new())
                     };
-                    let at_once = candidate(&|target| self.retries.waits_for_change(target, now));
-                    at_once.or_else(|| candidate(&|_| true))
+                    let pauses = [Some(LONG_REFUSED), Some(retry_pause(1, 0.0)), None];
+                    pauses.into_iter().find_map(candidate)
                 });
                 self.queue.extend(seeking.clone().map(Target::Claim), now);
                 let claims = self.state.claims.naming(name).cloned();

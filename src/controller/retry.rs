@@ -185,10 +185,10 @@ impl<K: Ord + Clone> RetryMap<K> {
         }
     }
 
-    /// Whether the key waits, and would not any more if it changed.
-    pub(crate) fn waits_for_change(&self, key: &K, now: Instant) -> bool {
+    /// Whether the key has waited for so long since it failed, and not because the server asked for that.
+    pub(crate) fn has_waited(&self, key: &K, least: Duration, now: Instant) -> bool {
         let entry = self.entries.get(key).filter(|entry| !entry.asked);
-        entry.and_then(|entry| entry.pause).is_some_and(|(from, _)| from + retry_pause(1, 0.0) <= now)
+        entry.and_then(|entry| entry.pause).is_some_and(|(from, _)| from + least <= now)
     }
 
     /// Forgets a key: it succeeded, or is gone.

@@ -27,7 +27,7 @@ use super::{
     sheet::next_condition,
     snapshot::{NOT_SERVED, Snapshot},
     subject,
-    view::{View, get},
+    view::{MANY_NODES, View, get},
     volume,
 };
 use crate::attach_detach::{dry_run::volume_of, state::desired::volume_name::VolumeKind};
@@ -36,8 +36,8 @@ use crate::attach_detach::{dry_run::volume_of, state::desired::volume_name::Volu
 pub(super) const TIMER: &str = "Only the controller knows when a pod there last had the volume; no object shows it. After a restart it \
     counts again, unless the lease carries the time.";
 
-/// What is not known where the Deployment of mooring is not to be seen, or kube-controller-manager rules.
-pub(super) const FLAGS: &str = "Whether time forces a detach at all: the controller's flags were not seen, and with \
+/// What is not known where the flags of who rules are not to be seen.
+pub(super) const FLAGS: &str = "Whether time forces a detach at all: the flags of the controller that rules were not seen, and with \
     --disable-force-detach-on-timeout it never does.";
 
 /// Explains one object.
@@ -211,6 +211,10 @@ fn who_has(view: &View<'_>, name: &VolumeName) {
     }
     if let Some(id) = volume_of(view.objects(), name).filter(|id| id.kind() == VolumeKind::Csi) {
         attachment::holders(view, &id);
+        if volume.spec.claim_ref.is_none() {
+            // Nobody's claim says whose pods.
+            view.nodes_of(&id).take(MANY_NODES).for_each(|(node, _)| view.want(|| Read::pods_on(node)));
+        }
     }
 }
 
@@ -223,6 +227,7 @@ fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
     let node = &attachment.spec.node_name;
     view.node(node);
     view.want(|| Read::pods_on(node));
+    let sees_node = !Read::pods_on(node).is_unseen(view.snapshot);
     view.read::<CsiDriver>(&attachment.spec.attacher);
     if !attachment::is_settled(&attachment) {
         view.sidecars();
@@ -235,8 +240,9 @@ fn of_attachment(view: &View<'_>, name: &AttachmentName) -> Vec<Link> {
         // The disk may be on a second node (S1).
         attachment::holders(view, &id);
     }
-    if let (Some(object), Some(claim)) = (object, claim.filter(|_| attachment.metadata.is_terminating())) {
-        // Which pods wait for it to be gone.
+    let is_going = attachment.metadata.is_terminating();
+    if let (Some(object), Some(claim)) = (object, claim.filter(|_| is_going || !sees_node)) {
+        // Which pods wait for it to be gone; or use it, as far as the reader may see.
         view.want(|| Read::pods_in(claim.namespace()));
         attachment::look_at(view, &object, &view.nodes_using(&claim));
     }
@@ -282,7 +288,7 @@ fn unknown(view: &View<'_>, subject: &ObjectRef, links: &[Link]) -> Vec<String> 
     let is_forced = links.iter().filter_map(|link| link.step.next.as_ref()).any(is_open);
     let mut unknown: Vec<String> = is_forced.then(|| TIMER.to_owned()).into_iter().collect();
     unknown.extend(
-        is_forced.then_some(FLAGS).filter(|_| view.snapshot.deployment().is_none()).map(str::to_owned),
+        is_forced.then_some(FLAGS).filter(|_| view.snapshot.ruler_flags().is_none()).map(str::to_owned),
     );
     let volumes = links.iter().filter_map(|link| match subject::of(&link.step.object) {
         Some(volume) if volume == *subject => None,

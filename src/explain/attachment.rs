@@ -81,7 +81,9 @@ pub(super) fn look(view: &View<'_>, id: &VolumeId, nodes: &BTreeSet<NodeName>, e
         }
         // Without an attachment, only nodes tell who has it (S43).
         let first = first_user(view, id, node).map(|(made, _)| made);
-        if exclusive_in.is_some() && (!is_csi || age::is_long(first, view.now())) {
+        let is_there = get::<VolumeAttachment>(view, &id.attachment_name(node)).is_some();
+        let is_late = !is_there && age::is_long(first, view.now());
+        if exclusive_in.is_some() && (!is_csi || is_late) {
             view.list::<Node>();
         }
     }
@@ -305,11 +307,13 @@ pub(super) fn unread(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Opt
 
 /// The link of one volume on one node.
 fn link(view: &View<'_>, volume: &VolumeId, node: &NodeName, node_volume: &NodeVolumeOutlook) -> Link {
-    if let Some(link) = unread(view, volume, node) {
+    let attachment = get::<VolumeAttachment>(view, &volume.attachment_name(node));
+    // One that goes goes whoever uses it.
+    let is_going = attachment.as_ref().is_some_and(|it| it.metadata.is_terminating());
+    if let Some(link) = unread(view, volume, node).filter(|_| !is_going) {
         return link;
     }
     let subject = subject(volume, node);
-    let attachment = get::<VolumeAttachment>(view, &volume.attachment_name(node));
     let since = attachment.as_ref().and_then(|attachment| {
         let metadata = &attachment.metadata;
         metadata.deletion_timestamp.as_deref().copied().or(metadata.creation_timestamp)

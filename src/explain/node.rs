@@ -82,7 +82,12 @@ pub(super) fn own(view: &View<'_>, name: &NodeName, node: &Node) -> Link {
             let since =
                 since.filter(|_| view.has_volumes(name) && (!is_out_of_service || node.kubelet_speaks()));
             let link = link("NotReady", &no_pod).verdict(Verdict::of_wait(since, view.now()));
-            brought_back(link, name, Some(node), "the detach follows")
+            // What a pod there uses is not detached.
+            if view.snapshot.sees_pods() {
+                brought_back(link, name, Some(node), "the detach follows")
+            } else {
+                link
+            }
         }
     };
     link.detail(ready).since(since)

@@ -207,8 +207,8 @@ fn look(view: &View<'_>, volume: &PersistentVolume, node: Option<&NodeName>) {
     let claim = volume.spec.claim_ref.as_ref().map(ClaimRef::key);
     let mut nodes = claim.as_ref().map(|claim| view.nodes_using(claim)).unwrap_or_default();
     if let Some(node) = node {
-        if let Some(claim) = claim.filter(|_| is_exclusive(volume)) {
-            // It may be on another, where a pod has it, too.
+        if let Some(claim) = claim.filter(|_| is_exclusive(volume) || !nodes.contains(node)) {
+            // It may be on another, where a pod has it, too; or other pods have it here.
             view.want(|| Read::pods_in(claim.namespace()));
         }
         nodes.insert(node.clone());

@@ -26,7 +26,7 @@ use crate::{
     attach_detach::{self, AttachDetachOptions},
     binder::{self, BinderOptions, calls::Target},
     durations::parse_duration,
-    fence::arguments::{is_on, value, words},
+    fence::arguments::{is_on, is_rolling, value, words},
 };
 
 /// Something that the reader was not allowed to see, or that did not arrive.
@@ -199,12 +199,20 @@ impl Snapshot {
         self.others.get(&("Deployment".to_owned(), "mooring-system/mooring".to_owned()))
     }
 
-    /// What attach/detach would do next, with the flags of mooring as far as they are to be seen.
+    /// The arguments of who rules: of mooring's Deployment, if it runs, is settled, and waits for no fence. Behind one it rules or
+    /// kube-controller-manager does, with flags of its own.
+    pub(super) fn ruler_flags(&self) -> Option<Vec<&str>> {
+        let deployment = self.deployment().filter(|it| !is_rolling(it))?;
+        let runs = deployment.pointer("/spec/replicas").is_none_or(|replicas| *replicas != 0);
+        let words = words(deployment.pointer("/spec/template/spec").filter(|_| runs)?);
+        (!is_on(&words, "--fence", false)).then_some(words)
+    }
+
+    /// What attach/detach would do next, with the flags of who rules as far as they are to be seen.
     pub fn ask_attach_detach(&self) -> attach_detach::dry_run::Outlook {
         let is_absent = |object: &ObjectRef| self.is_absent(object);
         let mut options = self.attach_detach;
-        if let Some(spec) = self.deployment().and_then(|it| it.pointer("/spec/template/spec")) {
-            let words = words(spec);
+        if let Some(words) = self.ruler_flags() {
             options.force.on_timeout = !is_on(&words, "--disable-force-detach-on-timeout", false);
             let gone = value(&words, "--force-detach-gone-node-after");
             options.force.gone = gone.and_then(|it| parse_duration(it).ok()).unwrap_or(options.force.gone);

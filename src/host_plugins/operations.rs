@@ -313,20 +313,21 @@ impl Operations {
     }
 
     /// The pod, if it looks like a recycler pod. Outside of the templates' namespaces it is one that was made from a template
-    /// which has moved since: it says whose run it is, and whose volume.
+    /// which has moved since: it says whose run it is, and the volume's UID.
     fn recycling(&self, pod: &Pod) -> Option<Recycling> {
         let meta = &pod.metadata;
         let named = meta.name.strip_prefix(RECYCLER_PREFIX)?;
         let owner = owner(pod);
-        let is_own = owner.is_some() && meta.annotation(CLAIM_UID).is_some();
-        if !is_own && !self.namespaces.contains(&*meta.namespace) {
+        let (is_marked, is_here) =
+            (meta.annotation(CLAIM_UID).is_some(), self.namespaces.contains(&*meta.namespace));
+        if !is_here && (owner.is_none() || !is_marked) {
             return None;
         }
         Some(Recycling {
             pod: meta.uid.clone(),
             name: VolumeName::from(owner.map_or(named, |owner| owner.name.as_str())),
             volume: owner.map(|owner| owner.uid.clone()),
-            is_marked: meta.annotation(CLAIM_UID).is_some(),
+            is_marked: is_marked && is_here,
             is_deleted: false,
         })
     }
@@ -408,7 +409,7 @@ mod tests {
             ("default", "old", false, false),
             ("template-was-here", "uid-v", true, true),
             ("template-was-here", "uid-v", false, false),
-            ("template-was-here", "old", true, true),
+            ("template-was-here", "old", true, false),
         ];
         for (namespace, owner, marked, counts) in rows {
             let mut operations = operations();

@@ -122,6 +122,7 @@ pub async fn observe(
     let mut begun: Option<Instant> = None;
     // Until when all is known.
     let mut known = started;
+    let mut oldest = None;
     let ended = loop {
         let objects = observation.objects.clone();
         select! {
@@ -147,14 +148,19 @@ pub async fn observe(
         take_all(&mut observation, &mut judge, rehearsal.as_mut());
         let read = audit_log.as_mut().map_or(Ok(()), |log| log.read(&mut judge.authors));
         let now = Instant::now();
-        let oldest = judge.pass(passed, now);
-        known = oldest.unwrap_or(now);
         let statuses = objects.statuses();
-        begun = begun.map(|begun| if is_away(&statuses) { now } else { begun });
+        let away = away_since(&statuses);
+        if away.is_some() {
+            begun = begun.map(|_| now);
+        } else {
+            oldest = judge.pass(passed, now);
+            known = oldest.unwrap_or(now);
+        }
         let waits = oldest.zip(begun).map(|(oldest, begun)| (behind, oldest.max(begun)));
         let listing = begun.is_none().then_some(started);
         let read = read.context("--audit-log").map_err(ObserveStop::from);
         let well = read.and_then(|()| are_watched(&statuses, (listing, waits), now));
+        let well = well.and_then(|()| away.map_or(Ok(()), |since| will_answer(&statuses, since, now)));
         if well.is_err() {
             break well;
         }
@@ -180,9 +186,25 @@ pub async fn observe(
     Ok((judge.summary(Instant::now()), ended))
 }
 
-/// Whether no kind is watched that always is: the API server is away, and nothing changes without it.
-fn is_away(statuses: &[(&'static str, KindStatus)]) -> bool {
-    statuses.iter().take(ALWAYS).all(|(_, status)| status.blind_since.is_some())
+/// Since when no kind is watched that always is: the API server is away, and nothing changes without it.
+fn away_since(statuses: &[(&'static str, KindStatus)]) -> Option<Instant> {
+    let since: Option<Vec<Instant>> = statuses.iter().take(ALWAYS).map(|(_, it)| it.blind_since).collect();
+    since?.into_iter().max()
+}
+
+/// Whether an API server that is away is waited for: not for longer than for first lists, and not as long if it does not know
+/// who asks.
+fn will_answer(
+    statuses: &[(&'static str, KindStatus)],
+    since: Instant,
+    now: Instant,
+) -> Result<(), ObserveStop> {
+    let error = statuses.iter().find_map(|(_, status)| status.error.clone()).unwrap_or_default();
+    let most = if error.starts_with("401 ") { BLIND_FOR } else { FIRST_LISTS };
+    if since + most > now {
+        return Ok(());
+    }
+    Err(anyhow!("nothing has been watched for {} minutes: {error}", most.as_secs() / 60).into())
 }
 
 /// Whether all kinds may be read and watched, and none is waited for in vain: since when their first lists are waited for; then
@@ -274,15 +296,33 @@ mod tests {
             let end = are_watched(&[("pods", pods), ("nodes", nodes)], since, now);
             assert_eq!(end.err().map(|end| end.to_string()).as_deref(), expected, "{error:?} {seconds}");
         }
-        let seen = |blind: &[bool]| {
-            let status =
-                |blind: &bool| KindStatus { blind_since: blind.then_some(start), ..KindStatus::default() };
-            is_away(&blind.iter().map(|blind| ("pods", status(blind))).collect::<Vec<_>>())
-        };
-        assert_eq!(
-            [seen(&[true; ALWAYS]), seen(&[[true; ALWAYS - 1].as_slice(), &[false]].concat())],
-            [true, false]
-        );
+        // The kinds that are not watched, their error, and for how long; whether the server is away; the end
+        let cases = [
+            (ALWAYS - 1, "no route", 599, false, None),
+            (ALWAYS, "no route", 599, true, None),
+            (ALWAYS, "no route", 600, true, Some("nothing has been watched for 10 minutes: no route")),
+            (ALWAYS, "401 Unauthorized", 119, true, None),
+            (
+                ALWAYS,
+                "401 Unauthorized",
+                120,
+                true,
+                Some("nothing has been watched for 2 minutes: 401 Unauthorized"),
+            ),
+        ];
+        for (blind, error, seconds, is_away, expected) in cases {
+            let status = |place| KindStatus {
+                blind_since: (place < blind).then_some(start),
+                error: Some(error.to_owned()),
+                ..KindStatus::default()
+            };
+            let statuses: Vec<_> = (0..ALWAYS).map(|place| ("pods", status(place))).collect();
+            let since = away_since(&statuses);
+            assert_eq!(since.is_some(), is_away, "{blind}");
+            let now = start + Duration::from_secs(seconds);
+            let end = since.and_then(|since| will_answer(&statuses, since, now).err());
+            assert_eq!(end.map(|end| end.to_string()).as_deref(), expected, "{error} {seconds}");
+        }
         // For classes nothing waits.
         for (error, seconds, is_end) in
             [("403 Forbidden", 119, false), ("403 Forbidden", 120, true), ("no route", 120, false)]

@@ -226,15 +226,15 @@ fn daemon(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, Stri
         let evidence = format!("{evidence}, and run without --fence");
         return Ok((Level::Stop, evidence, "add the component optional/fence"));
     }
-    if is_fenced && are_off {
-        let evidence = format!("{evidence}, and run with --fence beside loops that are off");
-        let todo = "take --fence out, or run mooring switch --to mooring --yes: until then nobody rules";
-        return Ok((Level::Warn, evidence, todo));
-    }
     if !is_on(&words, "--leader-elect", true) {
         let evidence = format!("{evidence}, and run with --leader-elect=false");
         let todo = "take the flag out: without a lease, switch cannot see whether mooring rules";
         return Ok((Level::Stop, evidence, todo));
+    }
+    if is_fenced && are_off {
+        let evidence = format!("{evidence}, and run with --fence beside loops that are off");
+        let todo = "unless the fence is up, nobody rules: take --fence out, or run mooring switch --to mooring --yes";
+        return Ok((Level::Warn, evidence, todo));
     }
     if ready == 0 {
         return Ok((Level::Warn, evidence, "wait until one is: kubectl -n mooring-system get pods"));

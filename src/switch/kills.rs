@@ -198,6 +198,7 @@ impl World {
 /// One run of the program, and what it has seen.
 struct Run {
     name: String,
+    is_back: bool,
     start: Instant,
     renewals: Renewals,
     manager_renewals: Renewals,
@@ -207,11 +208,12 @@ struct Run {
 }
 
 impl Run {
-    fn new(now: u64) -> Self {
+    fn new(to: Direction, now: u64) -> Self {
         let (renewals, manager_renewals) = (Renewals::default(), Renewals::default());
         let name = format!("{SWITCH_HOLDER}{now}");
         Self {
             name,
+            is_back: to == Direction::KubeControllerManager,
             start: Instant::now(),
             renewals,
             manager_renewals,
@@ -232,8 +234,10 @@ impl Run {
         let own = world.drain.2.clone().filter(|word| word.starts_with(&format!("{} ", self.name)));
         let running = u64::from(world.daemon.is_some());
         let proven = true;
+        // On the way back, whose policies are left is up for all that can be told.
         let fence = match (world.fence, world.policies) {
             (true, _) => FenceStanding::Up { proven },
+            (false, true) if self.is_back => FenceStanding::Up { proven },
             (false, true) => FenceStanding::Partial("no binding".to_owned()),
             (false, false) => FenceStanding::Absent { proven },
         };
@@ -259,6 +263,7 @@ impl Run {
                 lasts: Duration::from_secs(LEASE),
                 ..ManagerStanding::default()
             },
+            holds: world.fence,
             unlisted: if now < world.under_way { vec!["v".to_owned()] } else { Vec::new() },
             servers: (1, 1),
             unneeded: Vec::new(),
@@ -332,7 +337,8 @@ fn go(
 ) -> Result<usize, String> {
     let order =
         SwitchOrder { to, one_way: false, replace_fence: false, max_pause: None, manager_restarted: false };
-    let (mut run, mut begun, mut kill): (Run, Vec<SwitchStep>, _) = (Run::new(world.now), Vec::new(), kill);
+    let (mut run, mut begun, mut kill): (Run, Vec<SwitchStep>, _) =
+        (Run::new(to, world.now), Vec::new(), kill);
     for lasts in looks.iter().cycle().take(600) {
         run.second(world);
         let mut seen = run.look(world);
@@ -366,7 +372,7 @@ fn go(
         if party == Party::Switch {
             // Its lock has to run out first.
             (0..30).for_each(|_| world.second());
-            run = Run::new(world.now);
+            run = Run::new(to, world.now);
         }
     }
     Err(format!("it does not end: {begun:?} {world:?}"))

@@ -160,8 +160,10 @@ impl<'a> Observer<'a> {
         }
         let of = (is_heard, daemon.may_lead || daemon.running > 0);
         let attaching = StorageController::AttachDetach.name();
+        let denies = |state: &FenceState| matches!(state, FenceState::Enforced | FenceState::Other(_));
         let mut states = self.fences.iter().zip(&look.states);
-        let attaches = states.any(|(it, state)| it.controller == attaching && *state != FenceState::Absent);
+        let attaches = daemon.replicas != Some(0) && runs(deployment.as_ref(), attaching)
+            || states.any(|(it, state)| it.controller == attaching && denies(state));
         let is_old = |known: &Unlisted| {
             known.of != of || manager.held.is_none() && now >= known.read_at + VOLUMES_EVERY
         };
@@ -180,7 +182,8 @@ impl<'a> Observer<'a> {
         }
         // Back, all are lowered.
         let unneeded = if is_back { Vec::new() } else { raised(&client, Fence::others(self.fences)).await? };
-        Ok(SwitchSeen { fence, daemon, manager, unlisted, servers, unneeded })
+        let holds = look.states.iter().all(denies);
+        Ok(SwitchSeen { fence, daemon, manager, unlisted, holds, servers, unneeded })
     }
 
     /// Whether KCM's lease was held for as long as it may be, whatever the looks show.
@@ -312,6 +315,12 @@ fn lasts(lease: &Value) -> Duration {
 /// The arguments of the daemon.
 fn arguments(deployment: Option<&Value>) -> Vec<&str> {
     deployment.and_then(|deployment| deployment.pointer("/spec/template/spec")).map(words).unwrap_or_default()
+}
+
+/// Whether a Deployment runs a controller; as far as its flags can be read.
+fn runs(deployment: Option<&Value>, name: &str) -> bool {
+    let ours = Controllers::parse(&controllers(&arguments(deployment)));
+    ours.map_or(true, |ours| ours.running.iter().any(|controller| controller.name() == name))
 }
 
 /// Where the daemon has its lease.

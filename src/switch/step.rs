@@ -146,6 +146,8 @@ pub struct SwitchSeen {
     pub manager: ManagerStanding,
     /// Exclusive volumes with an attachment that its node does not list.
     pub unlisted: Vec<String>,
+    /// Whether mooring may lead behind the fence: each loop is denied, be it by the fence of another version.
+    pub holds: bool,
     /// How many API servers were seen to do the same with the probe, of how many there are.
     pub servers: (usize, usize),
     /// Over: fences that are there of loops that mooring does not run.
@@ -413,7 +415,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
                 "attached and not listed by their nodes, so that kube-controller-manager could attach them a second time: {names}"
             );
             // Or nobody would rule until a person acts.
-            if fence.is_up() {
+            if seen.holds {
                 return SwitchStep::StartAgain(format!("{why}; mooring starts again, then run this again"));
             }
             return SwitchStep::Stop(format!("{why}; run switch --to mooring --yes, and then this again"));

@@ -36,6 +36,7 @@ pub(super) fn ruled_by_the_manager() -> SwitchSeen {
             ..ManagerStanding::default()
         },
         unlisted: Vec::new(),
+        holds: false,
         servers: (1, 1),
         unneeded: Vec::new(),
     }
@@ -44,7 +45,7 @@ pub(super) fn ruled_by_the_manager() -> SwitchSeen {
 /// A cluster that mooring rules.
 pub(super) fn ruled_by_mooring() -> SwitchSeen {
     let mut seen = ruled_by_the_manager();
-    seen.fence = FenceStanding::Up { proven: true };
+    (seen.fence, seen.holds) = (FenceStanding::Up { proven: true }, true);
     (seen.daemon.leads, seen.daemon.may_lead, seen.daemon.has_led) = (true, true, true);
     (seen.daemon.is_asked, seen.daemon.drains) = (true, true);
     seen
@@ -360,7 +361,7 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             |seen| {
                 stopped(seen);
                 seen.unlisted = vec!["v1 on n1".into()];
-                seen.fence = FenceStanding::Partial("denies yet".into());
+                seen.holds = false;
             },
             Stop("v1 on n1".into()),
         ),

@@ -260,6 +260,8 @@ fn tables(
 
 impl<'a> Play<'a> {
     fn new(options: &'a Options) -> Self {
+        // Pauses are as long in each run.
+        fastrand::seed(0);
         let (mut world, now) = (World::new(), Instant::now());
         world.others.clone_from(&options.others);
         let (objects, changes, controller, (of_ours, reporting), metrics) = tables(options, world.wall, now);

@@ -53,7 +53,7 @@ impl Shell {
         Self { path: format!("{}:{}", folder.display(), std::env::var("PATH").unwrap()), kubeconfig }
     }
 
-    /// What a command says. `mooring` ends with 1 and 2 where something waits, with 6 where something could not be read, and
+    /// What a command says. `mooring` ends with 1 and 2 where something waits, `doctor` with 6 where something could not be read, and
     /// `grep` with 1 where there is nothing.
     pub fn run(&self, command: &str) -> Result<String, Failed> {
         let mut shell = Command::new("bash");
@@ -61,7 +61,8 @@ impl Shell {
         shell.env("HOME", self.kubeconfig.parent().unwrap());
         let output = shell.output()?;
         let fine: &[i32] = match command {
-            _ if command.starts_with("mooring ") => &[0, 1, 2, 6],
+            "mooring doctor" => &[0, 1, 2, 6],
+            _ if command.starts_with("mooring ") => &[0, 1, 2],
             _ if command.contains("| grep ") => &[0, 1],
             _ => &[0],
         };

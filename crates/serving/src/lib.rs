@@ -3,7 +3,7 @@
 //! ```text
 //!  listener ─▶ connections ─▶ connection, tls ─▶ gate ─▶ auth (who is it, may it read this?) ─▶ reviews ─▶ API server
 //!              (who makes room)                   │
-//!                                                 └▶ router (axum) ─▶ health checks │ pages (made apart, once a second)
+//!                                                 └▶ router (axum) ─▶ health checks │ pages (made apart, one at a time)
 //! ```
 //!
 //! In: a [`Router`] built once at start, and [`Options`]. Out: answers, all computed from memory, so a slow

@@ -151,6 +151,28 @@ fn l15_volumes_that_come_wake_as_many_claims_whose_step_was_refused() {
 }
 
 #[test]
+fn l15_a_claim_that_is_always_refused_does_not_keep_volumes_that_come_from_others() {
+    let (objects, mut planner) = planner(vec![volume("pv"), volume("other")], vec![claim("c"), claim("d")]);
+    let mut now = Instant::now();
+    for _ in 0..20 {
+        for op in planner.plan(now).ops {
+            planner.answered(op, Err(refused()), now, 0.0);
+        }
+        now = planner.plan(now).wake_at.unwrap();
+    }
+    now -= Duration::from_secs(30);
+    let taken = ["v", "w"].map(|name| {
+        now += Duration::from_secs(1);
+        objects.apply(volume(name));
+        planner.changed(&ObjectRef::Volume(name.into()), now);
+        let op = only(planner.plan(now));
+        planner.answered(op.clone(), Err(refused()), now, 0.0);
+        op.subject
+    });
+    assert_eq!(taken, [Target::Claim(key("c")), Target::Claim(key("d"))]);
+}
+
+#[test]
 fn s28_one_read_of_a_class_serves_the_claims_known_by_then() {
     let of = |name: &str, revision| {
         let mut claim = of_class(name, "manual");

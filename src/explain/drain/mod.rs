@@ -165,7 +165,7 @@ pub(in crate::explain) fn look(view: &View<'_>, name: &NodeName, earlier: Option
     if earlier.is_none() && !volumes.is_empty() {
         unknown.push("how fast volumes leave (-w shows it)".to_owned());
     }
-    if volumes.iter().any(|volume| volume.is_timed) && snapshot.deployment().is_none() {
+    if volumes.iter().any(|volume| volume.is_timed) && snapshot.ruler_flags().is_none() {
         unknown.push(FLAGS.to_owned());
     }
     let is_missing = snapshot.is_absent(&ObjectRef::Node(name.clone()));

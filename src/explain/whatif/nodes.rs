@@ -186,11 +186,19 @@ pub(super) fn forced_late(
         }
     }
     freed(story, before, name, late.iter());
-    if !late.is_empty() && snapshot.deployment().is_none() {
-        story
-            .assume("the controller runs without --disable-force-detach-on-timeout: its flags were not seen");
+    if !late.is_empty() {
+        assume_flags(story, snapshot);
     }
     late
+}
+
+/// What is assumed where the flags of who rules are not to be seen.
+pub(super) fn assume_flags(story: &mut Story, snapshot: &Snapshot) {
+    if snapshot.ruler_flags().is_none() {
+        story.assume(
+            "the controller that rules runs without --disable-force-detach-on-timeout: its flags were not seen",
+        );
+    }
 }
 
 /// Volumes that would be taken from a node, and would not be without the change. The first step is to take them off the

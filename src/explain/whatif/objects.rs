@@ -17,7 +17,11 @@ use super::{
     story::{Story, When},
 };
 use crate::{
-    attach_detach::{dry_run::volume_of, state::desired::volume_name::VolumeId},
+    attach_detach::{
+        decide::{force::Unforced, verdict::Waiting},
+        dry_run::volume_of,
+        state::desired::volume_name::VolumeId,
+    },
     binder::{calls::WriteKind, reasons::VolumeReason},
     explain::{
         age, attributes_class,
@@ -188,6 +192,16 @@ pub(super) fn delete_pod(snapshot: &Snapshot, key: &PodKey) -> Story {
             story.tell(When::Now, Risk::Safe, "StaysAttached", nodes::handle(&wanted.volume), text);
             continue;
         }
+        let on_node = after.node_volumes.get(&(wanted.volume.clone(), wanted.node.clone()));
+        let waiting = on_node.and_then(|it| it.waiting.as_ref());
+        if !is_ended
+            && matches!(waiting, Some(Waiting::DetachWaitingForUnmount { unforced: Unforced::SwitchedOff }))
+        {
+            let text =
+                format!("stays on {}: its kubelet is silent, and time may not force a detach", wanted.node);
+            story.tell(When::Later, Risk::Care, "StaysAttached", nodes::handle(&wanted.volume), text);
+            continue;
+        }
         let_go += 1;
         let (when, risk, text) = if is_ended {
             (When::Then, Risk::Safe, format!("leaves {} when its kubelet has unmounted it", wanted.node))
@@ -224,9 +238,11 @@ pub(super) fn delete_pod(snapshot: &Snapshot, key: &PodKey) -> Story {
         story.assume("the kubelet ends the containers and unmounts within the pod's grace");
         format!("{key} ends; volumes that leave its node: {let_go} of {}", mine.len())
     } else {
-        format!(
-            "{key} does not end: no kubelet is there to end it, and its volumes stay until force takes them"
-        )
+        if let_go > 0 {
+            nodes::assume_flags(&mut story, snapshot);
+        }
+        let until = if let_go > 0 || mine.is_empty() { " until force takes them" } else { "" };
+        format!("{key} does not end: no kubelet is there to end it, and its volumes stay{until}")
     };
     story.assume(
         "what owns the pod (a StatefulSet, a Deployment) may make another, which takes the volumes again",

@@ -65,11 +65,14 @@ impl Metrics {
         name: &str,
         made: Result<C, prometheus::Error>,
     ) -> Result<C, prometheus::Error> {
-        let mut fed = self.fed.lock();
-        if let Some(metric) = fed.get(name).and_then(|metric| metric.downcast_ref::<C>()) {
-            return Ok(metric.clone());
+        let (mut fed, metric) = (self.fed.lock(), made?);
+        // One with other labels is refused as any second family of its name.
+        let labels = |metric: &C| metric.desc().first().map(|desc| desc.variable_labels.clone());
+        if let Some(known) = fed.get(name).and_then(|known| known.downcast_ref::<C>())
+            && labels(known) == labels(&metric)
+        {
+            return Ok(known.clone());
         }
-        let metric = made?;
         self.register(&metric)?;
         fed.insert(name.to_owned(), Box::new(metric.clone()));
         Ok(metric)

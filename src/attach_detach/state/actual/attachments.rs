@@ -147,10 +147,12 @@ impl ActualState {
     }
 
     /// The nodes that have another volume whose VolumeAttachment names the PersistentVolume of this one: attached, listed,
-    /// or mounted for all that is known.
+    /// or mounted for all that is known, or on its way out.
     pub fn nodes_with_another_of_its_name(&self, volume: &VolumeId) -> impl Iterator<Item = &NodeName> {
         let has = |node_volume: &NodeVolume| {
-            node_volume.is_attached() || node_volume.listed || node_volume.mount != Mount::No
+            let is_given = node_volume.is_attached() || node_volume.listed || node_volume.mount != Mount::No;
+            // Its driver takes what the name leads to by then.
+            is_given || node_volume.is_going()
         };
         let others = self.of_another(volume);
         others
@@ -173,7 +175,8 @@ impl ActualState {
         let source = identity.filter(|identity| !identity.second_volumes.is_empty());
         let other = source.and_then(|identity| leads_to(identity.source.as_ref()?));
         let other = other.filter(|other| other != volume);
-        other.and_then(|other| self.node_volume(&other, node)?.attachment()).is_some()
+        let is_there = |other: &NodeVolume| other.attachment().is_some() || other.may_be_made_by_us();
+        other.and_then(|other| self.node_volume(&other, node)).is_some_and(is_there)
     }
 
     /// The volumes of other VolumeAttachments of ours on the same node that name the same PersistentVolume.

@@ -78,11 +78,12 @@ pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidate
     let node = objects.nodes.get(&attachment.spec.node_name).filter(|_| !is_explained);
     let listed = node.iter().flat_map(|node| &node.status.volumes_attached).map(|entry| entry.name.as_ref());
     let in_use = node.iter().flat_map(|node| &node.status.volumes_in_use).map(AsRef::as_ref);
+    let earlier = (!is_explained).then(|| unlabelled(objects, attachment)).flatten();
     let parse = |name: &str| VolumeId::parse(name).filter(|volume| volume.kind() == VolumeKind::Csi);
     Candidates {
         is_exclusive: source.as_ref().is_some_and(CsiVolume::is_exclusive),
         source: source.map(|volume| volume.id),
-        published: listed.chain(in_use).filter_map(parse).chain(unlabelled(objects, attachment)).collect(),
+        published: listed.chain(in_use).filter_map(parse).chain(earlier).collect(),
     }
 }
 
