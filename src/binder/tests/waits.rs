@@ -1,6 +1,6 @@
 //! When a wait ends, and what is told meanwhile.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use apiserver::{
     backoff::retry_pause,
@@ -131,16 +131,22 @@ fn l1_a_claim_whose_step_is_refused_takes_a_volume_that_comes_or_changes() {
     }
 }
 
-#[test]
-fn l15_volumes_that_come_wake_as_many_claims_whose_step_was_refused() {
+/// Two claims whose steps were refused so often, just before the next try.
+fn two_are_refused(times: usize) -> (Arc<Objects>, Recording, Instant) {
     let (objects, mut planner) = planner(vec![volume("pv"), volume("other")], vec![claim("c"), claim("d")]);
     let mut now = Instant::now();
-    for _ in 0..6 {
+    for _ in 0..times {
         for op in planner.plan(now).ops {
             planner.answered(op, Err(refused()), now, 0.0);
         }
         now = planner.plan(now).wake_at.unwrap();
     }
+    (objects, planner, now)
+}
+
+#[test]
+fn l15_volumes_that_come_wake_as_many_claims_whose_step_was_refused() {
+    let (objects, mut planner, mut now) = two_are_refused(6);
     now -= Duration::from_millis(1);
     for name in ["v", "w"] {
         objects.apply(volume(name));
@@ -152,14 +158,7 @@ fn l15_volumes_that_come_wake_as_many_claims_whose_step_was_refused() {
 
 #[test]
 fn l15_a_claim_that_is_always_refused_does_not_keep_volumes_that_come_from_others() {
-    let (objects, mut planner) = planner(vec![volume("pv"), volume("other")], vec![claim("c"), claim("d")]);
-    let mut now = Instant::now();
-    for _ in 0..20 {
-        for op in planner.plan(now).ops {
-            planner.answered(op, Err(refused()), now, 0.0);
-        }
-        now = planner.plan(now).wake_at.unwrap();
-    }
+    let (objects, mut planner, mut now) = two_are_refused(20);
     now -= Duration::from_secs(30);
     let taken = ["v", "w"].map(|name| {
         now += Duration::from_secs(1);
