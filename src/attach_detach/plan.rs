@@ -33,10 +33,7 @@ use super::{
             AttachmentCall, ForceReason, Mount, NodeVolume, ReportAsAttached, identification::volume_of,
             unpublishing::Unpublishing,
         },
-        desired::{
-            DesiredAttachment,
-            volume_name::{VolumeId, VolumeKind},
-        },
+        desired::volume_name::{VolumeId, VolumeKind},
     },
 };
 /// So many nodes are seen in the time in which one is judged: whether each holds an exclusive volume.
@@ -188,13 +185,19 @@ impl AttachDetach {
         }
     }
 
-    /// Whether the node lists a volume without attachments for pods that have not started, whose claim or volume does not
-    /// lead to it any more, and its kubelet does not report it in use. A list alone gave those pods nothing (S44).
+    /// Whether only pods that have not started need the volume on the node, their claims lead to another one since, and
+    /// the kubelet does not report it in use: such pods were given nothing (S44). Of a volume without attachments, also
+    /// where the claims lead to none: a list alone gives nothing.
     pub(super) fn is_left(&self, volume: &VolumeId, node: &NodeName) -> bool {
-        let is_wanted = |desired: &DesiredAttachment| desired.is_current() || desired.runs(&self.objects);
-        volume.kind() == VolumeKind::NoOp
-            && self.desired.get(volume, node).is_some_and(|desired| !is_wanted(desired))
+        let Some(desired) = self.desired.get(volume, node) else { return false };
+        let are_led_elsewhere = || {
+            let mut pods = desired.pods.values().map(|(facts, _)| self.desired.pod(&facts.key));
+            pods.all(|pod| pod.is_some_and(|pod| pod.is_led_elsewhere(volume)))
+        };
+        !desired.is_current()
+            && !desired.runs(&self.objects)
             && self.actual.node_volume(volume, node).is_some_and(|node_volume| !node_volume.in_use)
+            && (volume.kind() == VolumeKind::NoOp || are_led_elsewhere())
     }
 
     /// What the nodes of an exclusive volume, of which these are `unreadable`, are told of one another after these verdicts. Of

@@ -89,6 +89,11 @@ pub trait Known {
     /// What live reads of an object found before the write; none where reads are on no record.
     fn reads(&self, kind: Kind, name: &str) -> Option<Vec<Option<&Value>>>;
 
+    /// Whether a volume was made so lately that the writer may not have seen it.
+    fn is_new(&self, _volume: &str) -> bool {
+        false
+    }
+
     /// Whether a volume's reservation is the writer's own work.
     fn has_reserved(&self, _volume: &str) -> bool {
         false
@@ -195,7 +200,8 @@ fn of_volume(known: &impl Known, write: Write<'_>) -> Vec<String> {
             let states = known.states(Kind::Volume, other);
             let is_so = states.first().copied().is_some_and(has_it);
             // What others reserve at the same time cannot be known.
-            let is_known = known.has_reserved(other) || states.into_iter().all(has_it);
+            let is_known =
+                known.has_reserved(other) || states.into_iter().all(has_it) && !known.is_new(other);
             broken.unless(!is_so || !is_known, format!("S19 the claim has {other} already"));
         }
         broken.unless(held.is_empty(), "S23 a volume is taken from one claim and given to another");
