@@ -33,7 +33,10 @@ use super::{
             AttachmentCall, ForceReason, Mount, NodeVolume, ReportAsAttached, identification::volume_of,
             unpublishing::Unpublishing,
         },
-        desired::volume_name::{VolumeId, VolumeKind},
+        desired::{
+            DesiredAttachment,
+            volume_name::{VolumeId, VolumeKind},
+        },
     },
 };
 /// So many nodes are seen in the time in which one is judged: whether each holds an exclusive volume.
@@ -62,7 +65,7 @@ impl AttachDetach {
         let is_exclusive = self.desired.is_exclusive(volume) || self.is_exclusive_by_attachments(volume);
         let desired = self.desired.nodes(volume).filter(|_| is_exclusive);
         let unreadable = unreadable_on(volume, self.known(now));
-        let exclusive = Exclusive::of(volume, desired, &self.actual, &unreadable);
+        let exclusive = self.exclusive(volume, desired, &unreadable);
         let seen = exclusive.as_ref().map_or(0, |_| self.count_nodes(volume));
         let names = self.turn(volume, nodes, (exclusive.as_ref(), now));
         // 3. The verdicts.
@@ -101,6 +104,17 @@ impl AttachDetach {
             self.outbox.forget(volume, &node);
         }
         work
+    }
+
+    /// Who has the volume, or is to have it, of these nodes.
+    fn exclusive(
+        &self,
+        volume: &VolumeId,
+        desired: Option<&LiteMap<NodeName, DesiredAttachment>>,
+        unreadable: &BTreeMap<NodeName, String>,
+    ) -> Option<Exclusive> {
+        let wanted = |other: &VolumeId, node: &NodeName| self.desired.get(other, node).is_some();
+        Exclusive::of(volume, desired, &self.actual, unreadable, wanted)
     }
 
     /// Looks for the volume's attachments among those that nothing has explained so far.
@@ -185,19 +199,13 @@ impl AttachDetach {
         }
     }
 
-    /// Whether only pods that have not started need the volume on the node, their claims lead to another one since, and
-    /// the kubelet does not report it in use: such pods were given nothing (S44). Of a volume without attachments, also
-    /// where the claims lead to none: a list alone gives nothing.
+    /// Whether the node lists a volume without attachments for pods that have not started, whose claim or volume does not
+    /// lead to it any more, and its kubelet does not report it in use. A list alone gave those pods nothing (S44).
     pub(super) fn is_left(&self, volume: &VolumeId, node: &NodeName) -> bool {
-        let Some(desired) = self.desired.get(volume, node) else { return false };
-        let are_led_elsewhere = || {
-            let mut pods = desired.pods.values().map(|(facts, _)| self.desired.pod(&facts.key));
-            pods.all(|pod| pod.is_some_and(|pod| pod.is_led_elsewhere(volume)))
-        };
-        !desired.is_current()
-            && !desired.runs(&self.objects)
+        let is_wanted = |desired: &DesiredAttachment| desired.is_current() || desired.runs(&self.objects);
+        volume.kind() == VolumeKind::NoOp
+            && self.desired.get(volume, node).is_some_and(|desired| !is_wanted(desired))
             && self.actual.node_volume(volume, node).is_some_and(|node_volume| !node_volume.in_use)
-            && (volume.kind() == VolumeKind::NoOp || are_led_elsewhere())
     }
 
     /// What the nodes of an exclusive volume, of which these are `unreadable`, are told of one another after these verdicts. Of
@@ -219,7 +227,7 @@ impl AttachDetach {
         }
         self.outbox.planned(Planned::Holder, state.map_or(0, |state| state.nodes.len()));
         let desired = self.desired.nodes(volume);
-        let exclusive = Exclusive::of(volume, desired, &self.actual, unreadable);
+        let exclusive = self.exclusive(volume, desired, unreadable);
         exclusive.map(|exclusive| Contention::new(&exclusive, desired, verdicts)).unwrap_or_default()
     }
 

@@ -152,8 +152,9 @@ fn run(case: &Case, compared: &mut Comparison) {
     let unreadable = case.unreadable.iter();
     let unreadable: BTreeMap<NodeName, String> =
         unreadable.map(|(node, object)| (NodeName::from(node.as_str()), object.clone())).collect();
-    let exclusive =
-        is_exclusive.then(|| Exclusive::of(&volume, desired_nodes, &actual, &unreadable)).flatten();
+    let exclusive = is_exclusive
+        .then(|| Exclusive::of(&volume, desired_nodes, &actual, &unreadable, |_, _| false))
+        .flatten();
     let verdicts = plan(
         &VolumeView {
             volume: &volume,

@@ -29,8 +29,8 @@ pub struct Exclusive {
     /// The one that may list it: where it is mounted, or may be, also if its attachment is gone, and else, of several to
     /// which it is attached, that of the oldest pod.
     publisher: Option<NodeName>,
-    /// Nodes that have another volume whose VolumeAttachment names the same PersistentVolume: to end it would take this one
-    /// from the node, for a driver goes by that name.
+    /// Nodes from which another volume goes, or is to go, whose VolumeAttachment names the same PersistentVolume: its end would
+    /// take this one from the node, for a driver goes by that name.
     of_another: BTreeSet<NodeName>,
     /// If it is attached nowhere, the node whose turn it is: one that reports it in use, of which a process that
     /// starts cannot know whether it held the volume, or that of the oldest pod.
@@ -56,12 +56,13 @@ impl Contention {
 
 impl Exclusive {
     /// Of a volume that may be on one node only, as some say who need or have it; `None` if no pod needs it. On the
-    /// `unreadable` nodes nothing is done about it.
+    /// `unreadable` nodes nothing is done about it. `wanted` tells whether pods need another volume on a node.
     pub fn of(
         volume: &VolumeId,
         desired_nodes: Option<&LiteMap<NodeName, DesiredAttachment>>,
         actual: &ActualState,
         unreadable: &BTreeMap<NodeName, String>,
+        wanted: impl Fn(&VolumeId, &NodeName) -> bool,
     ) -> Option<Self> {
         let desired_nodes = desired_nodes?;
         let state = actual.volume(volume);
@@ -69,7 +70,7 @@ impl Exclusive {
         let mut holders: Vec<NodeName> = holders.cloned().collect();
         holders.sort_by_cached_key(|name| (desired_nodes.contains_key(name), name.clone()));
         holders.dedup();
-        let of_another = actual.nodes_with_another_of_its_name(volume).cloned().collect();
+        let of_another = actual.nodes_with_another_of_its_name(volume, wanted).cloned().collect();
         if !holders.is_empty() {
             let node_volume = |name: &NodeName| state.and_then(|state| state.nodes.get(name));
             let is_listed = |it: &NodeVolume| it.listed || it.may_be_listed;

@@ -17,7 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     identification::{AttachmentIdentity, Candidates, identify, is_named_after},
-    node_volume::{Mount, NodeVolume},
+    node_volume::{AttachmentCall, Deletion, Mount, NodeVolume},
     state::ActualState,
 };
 use crate::attach_detach::state::desired::volume_name::VolumeId;
@@ -146,18 +146,22 @@ impl ActualState {
         foreign.filter_map(|name| self.identities.get(name)).filter(|identity| identity.ours)
     }
 
-    /// The nodes that have another volume whose VolumeAttachment names the PersistentVolume of this one: attached, listed,
-    /// or mounted for all that is known, or on its way out.
-    pub fn nodes_with_another_of_its_name(&self, volume: &VolumeId) -> impl Iterator<Item = &NodeName> {
-        let has = |node_volume: &NodeVolume| {
-            let is_given = node_volume.is_attached() || node_volume.listed || node_volume.mount != Mount::No;
+    /// The nodes that have another volume whose VolumeAttachment names the PersistentVolume of this one: on its way out, or
+    /// attached, listed, or mounted for all that is known, and not `wanted` there any more.
+    pub fn nodes_with_another_of_its_name(
+        &self,
+        volume: &VolumeId,
+        wanted: impl Fn(&VolumeId, &NodeName) -> bool,
+    ) -> impl Iterator<Item = &NodeName> {
+        let ends = move |other: &&AttachmentIdentity| {
+            let Some(it) = self.node_volume(&other.volume, &other.node) else { return false };
+            let is_given = it.is_attached() || it.listed || it.mount != Mount::No;
             // Its driver takes what the name leads to by then.
-            is_given || node_volume.is_going()
+            let is_ending =
+                it.is_going() || it.call == Some(AttachmentCall::Delete) || it.deletion() != Deletion::None;
+            is_ending || is_given && !wanted(&other.volume, &other.node)
         };
-        let others = self.of_another(volume);
-        others
-            .filter(move |other| self.node_volume(&other.volume, &other.node).is_some_and(has))
-            .map(|other| &other.node)
+        self.of_another(volume).filter(ends).map(|other| &other.node)
     }
 
     /// Whether the end of the volume's attachment would take another volume from the node: the PersistentVolume that it

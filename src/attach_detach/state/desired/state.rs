@@ -171,23 +171,11 @@ impl DesiredPod {
     /// Whether the pod, if it runs, may run with the volume: not with one that its claim leads to since it was given
     /// another (S43).
     pub(crate) fn may_run_with(&self, volume: &VolumeId) -> bool {
-        self.volumes
-            .get(volume)
-            .is_some_and(|wanted| !wanted.current || self.beside(wanted).all(|it| it.current))
-    }
-
-    /// Whether the pod's claim leads to another volume since the pod was given this one.
-    pub(crate) fn is_led_elsewhere(&self, volume: &VolumeId) -> bool {
-        self.volumes
-            .get(volume)
-            .is_some_and(|wanted| !wanted.current && self.beside(wanted).any(|it| it.current))
-    }
-
-    /// Those that share a name inside the pod with this one, itself among them.
-    fn beside(&self, wanted: &DesiredVolume) -> impl Iterator<Item = &DesiredVolume> {
-        let names = &wanted.pod_volumes;
-        let shares = |it: &&DesiredVolume| names.iter().any(|name| it.pod_volumes.contains(name));
-        self.volumes.values().map(|it| &**it).filter(shares)
+        let Some(wanted) = self.volumes.get(volume) else { return false };
+        let is_in_its_place = |other: &DesiredVolume| {
+            !other.current && wanted.pod_volumes.iter().any(|name| other.pod_volumes.contains(name))
+        };
+        !wanted.current || !self.volumes.values().any(|other| is_in_its_place(other))
     }
 }
 
