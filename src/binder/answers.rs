@@ -63,7 +63,7 @@ impl Planner {
         match &next {
             Then::Look | Then::Tell(_) | Then::Read(_) => {}
             Then::Failed => drop(self.retries.failed(&subject, now, jitter)),
-            Then::Conflicted => drop(self.retries.conflicted(&subject, now, jitter)),
+            Then::Conflicted => self.retries.conflicted(&subject, now, jitter),
             Then::Pause(error) | Then::Repeat(error) => {
                 self.retries.failed_by(&subject, error, is_read, now, jitter);
             }
@@ -71,7 +71,7 @@ impl Planner {
         }
         // 4. Its claim and volume are free again, unless a read comes first.
         match next {
-            Then::Repeat(_) => self.state.in_flight.park(op),
+            Then::Repeat(_) => self.state.in_flight.park(op, true),
             Then::Read(purpose) => self.read_again(op, purpose, now, jitter),
             _ => self.release(&op, now),
         }
@@ -133,6 +133,7 @@ impl Planner {
             Ok(answer) if op.changed_nothing(&answer) => {
                 self.observe_response(answer, now);
                 if write.kind != WriteKind::Annotate {
+                    self.note_unreservable(write);
                     return Then::Failed;
                 }
                 self.state.stripped.insert(op.subject.clone(), (content(write), op.known));
@@ -171,7 +172,19 @@ impl Planner {
             }
             // What a creation met is there.
             Err(CallError::AlreadyExists(_)) => Then::Read(Purpose::SeeWhose),
-            Err(error) => Then::Pause(error),
+            Err(error) => {
+                if matches!(error, CallError::Refused { .. }) {
+                    self.note_unreservable(write);
+                }
+                Then::Pause(error)
+            }
+        }
+    }
+
+    /// Notes a volume that is not to be reserved: it may be the volume, and keeps no claim from another (L15).
+    fn note_unreservable(&mut self, write: &Write) {
+        if let (WriteKind::ReserveVolume, ObjectRef::Volume(name)) = (write.kind, &write.target) {
+            self.state.unreservable.insert(name.clone());
         }
     }
 
@@ -211,21 +224,20 @@ impl Planner {
         }
     }
 
-    /// Reads the object of a write, while its claim and volume stay held, after a pause if that happens again and
-    /// again.
+    /// Reads the object of a write, while its claim and volume stay held; its subject pauses if that happens again and again.
     fn read_again(&mut self, op: Op, purpose: Purpose, now: Instant, jitter: f64) {
         let Some(target) = op.call.target().cloned() else { return self.release(&op, now) };
         let again = Op::new(op.subject, op.volume, Call::read(target, purpose), &self.state.objects);
         let op = Op { uid: op.uid, ..again };
-        if self.retries.conflicted(&op.subject, now, jitter).is_none() {
-            self.queue.add_urgent(op.subject.clone(), now);
-        }
-        self.state.in_flight.park(op);
+        self.retries.conflicted(&op.subject, now, jitter);
+        self.queue.add_urgent(op.subject.clone(), now);
+        self.state.in_flight.park(op, false);
     }
 
     /// Notes what an outcome means for requests of every kind.
     fn note_outcome(&mut self, op: &Op, result: &Result<Answer, CallError>, now: Instant) {
         self.state.in_flight.sent = self.state.in_flight.sent.saturating_sub(1);
+        let is_made = result.as_ref().is_ok_and(|answer| !op.changed_nothing(answer));
         if let Call::Write(write) = &op.call {
             match result {
                 Ok(Answer::Claim(claim)) => self.own_writes.shown(claim, now),
@@ -237,7 +249,6 @@ impl Planner {
             {
                 let claim = self.state.objects.claims.get(key);
                 let of_claim = (claim.as_deref(), self.attempt(&op.subject));
-                let is_made = result.as_ref().is_ok_and(|answer| !op.changed_nothing(answer));
                 self.recorder.durations.written(key, write, is_made, of_claim, now);
             }
         }
@@ -246,10 +257,14 @@ impl Planner {
             self.gone(object, known, now);
         }
         // What was proven for it is of the past when it is tried again.
-        if let (Target::Volume(name), Err(_), Some(WriteKind::VolumeReleased)) =
-            (&op.subject, result, op.call.write_kind())
-        {
-            self.state.proofs.forget_volume(name);
+        match (&op.subject, op.call.write_kind()) {
+            (Target::Volume(name), Some(WriteKind::VolumeReleased)) if !is_made => {
+                self.state.proofs.forget_volume(name);
+            }
+            (Target::Claim(key), Some(WriteKind::ClaimLost | WriteKind::ClaimPending)) if !is_made => {
+                self.state.proofs.forget_claim(key);
+            }
+            _ => {}
         }
     }
 

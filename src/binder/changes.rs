@@ -114,11 +114,11 @@ impl Planner {
         }
     }
 
-    /// What made a request about these fail may have changed. A parked read keeps its pause: it has to be
+    /// What made a request about these fail may have changed. A read that failed keeps its pause: it has to be
     /// answered before anything is decided.
     fn try_again(&mut self, targets: impl IntoIterator<Item = Target>, now: Instant) {
         for target in targets {
-            if !self.state.in_flight.parked.contains_key(&target) {
+            if !self.state.in_flight.pauses(&target) {
                 self.retries.changed(&target, now);
             }
         }
@@ -127,6 +127,7 @@ impl Planner {
     fn volume_changed(&mut self, name: &VolumeName, now: Instant) {
         let volume = self.state.objects.volumes.get(name);
         let before = self.state.volumes.update(name, volume.as_deref());
+        self.state.unreservable.remove(name);
         self.queue.extend(before.map(Target::Claim), now);
         self.plugins_changed(&ObjectRef::Volume(name.clone()), now);
         match volume {
@@ -259,8 +260,8 @@ impl Planner {
         self.own_writes.gone(target);
         self.state.stripped.remove(target);
         self.state.writers.gone(target);
-        // A parked read keeps its wait: it still holds its claim and volume.
-        if !self.state.in_flight.parked.contains_key(target) {
+        // A read that failed keeps its wait: it still holds its claim and volume.
+        if !self.state.in_flight.pauses(target) {
             self.retries.clear(target);
         }
     }

@@ -205,7 +205,9 @@ impl Planner {
     fn is_held_up(&mut self, target: &Target, now: Instant, plan: &mut Plan) -> bool {
         let waits = self.retries.waits(target);
         // What a write met, or has come to.
-        if !waits && let Some(op) = self.state.in_flight.parked.remove(target) {
+        if !(waits && self.state.in_flight.pauses(target))
+            && let Some((op, _)) = self.state.in_flight.parked.remove(target)
+        {
             self.state.in_flight.send(&op);
             plan.calls.push(op);
             return true;

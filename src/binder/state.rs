@@ -67,8 +67,9 @@ pub struct InFlight {
     pub(super) busy: BTreeSet<Target>,
     /// Requests sent and not yet answered.
     pub(super) sent: usize,
-    /// Reads that come before anything else about their pair, by whose decision the request before was.
-    pub(super) parked: BTreeMap<Target, Op>,
+    /// Reads that come before anything else about their pair, by whose decision the request before was; each with whether it
+    /// waits for the pause of its subject.
+    pub(super) parked: BTreeMap<Target, (Op, bool)>,
 }
 
 impl InFlight {
@@ -82,9 +83,14 @@ impl InFlight {
         self.sent += 1;
     }
 
-    /// Keeps a read for the next turn of its subject; its claim and volume stay busy.
-    pub(super) fn park(&mut self, op: Op) {
-        self.parked.insert(op.subject.clone(), op);
+    /// Keeps a read for the next turn of its subject, or after the pause of that; its claim and volume stay busy.
+    pub(super) fn park(&mut self, op: Op, pauses: bool) {
+        self.parked.insert(op.subject.clone(), (op, pauses));
+    }
+
+    /// Whether a read of the subject waits for the pause of that.
+    pub(super) fn pauses(&self, subject: &Target) -> bool {
+        self.parked.get(subject).is_some_and(|(_, pauses)| *pauses)
     }
 }
 
@@ -112,6 +118,8 @@ pub struct State {
     /// Annotations and finalizers that a webhook takes out, by the content of the write, and the revision of the object since
     /// which nobody but us has changed it: nothing waits for them.
     pub(super) stripped: BTreeMap<Target, (u64, Option<ResourceVersion>)>,
+    /// Free volumes that were not to be reserved when they were as they are: others that suit a claim come first.
+    pub(super) unreservable: BTreeSet<VolumeName>,
     /// What other binders were seen to write.
     pub writers: SecondWriters<Target>,
     /// Volumes that are recycled, deleted or made here.
@@ -134,6 +142,7 @@ impl State {
             doubts: Doubts::default(),
             in_flight: InFlight::default(),
             stripped: BTreeMap::new(),
+            unreservable: BTreeSet::new(),
             writers: SecondWriters::default(),
             plugins: Box::new(NoPlugins),
             compared: Comparisons::default(),

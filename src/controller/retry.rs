@@ -141,11 +141,13 @@ impl<K: Ord + Clone> RetryMap<K> {
         }
     }
 
-    /// Notes a conflict. Returns until when to wait, if at all.
-    pub fn conflicted(&mut self, key: &K, now: Instant, jitter: f64) -> Option<Instant> {
+    /// Notes a conflict: the first few cost no pause.
+    pub fn conflicted(&mut self, key: &K, now: Instant, jitter: f64) {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.conflicts += 1;
-        (entry.conflicts > FREE_CONFLICTS).then(|| self.failed(key, now, jitter))
+        if entry.conflicts > FREE_CONFLICTS {
+            self.failed(key, now, jitter);
+        }
     }
 
     /// The key waits until then, as the server asked, in place of an earlier pause.
@@ -319,8 +321,10 @@ mod tests {
         let now = Instant::now();
         let first = retry_pause(1, 0.0);
         for _ in 0..FREE_CONFLICTS {
-            assert_eq!(retries.conflicted(&"a", now, 0.0), None);
+            retries.conflicted(&"a", now, 0.0);
+            assert_eq!(retries.next_due(), None);
         }
-        assert_eq!(retries.conflicted(&"a", now, 0.0), Some(now + first));
+        retries.conflicted(&"a", now, 0.0);
+        assert_eq!(retries.next_due(), Some(now + first));
     }
 }

@@ -85,8 +85,20 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
     let doubt = state.doubts.of(claim, &state.objects);
     let takes_none = delayed || doubt.is_some();
     let current = |name: &VolumeName| state.unowned(name);
+    let willing = |name: &VolumeName| {
+        let is_so =
+            |it: &Arc<PersistentVolume>| it.spec.claim_ref.is_some() || !state.unreservable.contains(name);
+        state.unowned(name).filter(is_so)
+    };
     let busy = |name: &VolumeName| state.is_busy(name);
-    match state.volumes.search(requirements, takes_none, &current, &busy, &state.compared) {
+    let search = |current: &dyn Fn(&VolumeName) -> _| {
+        state.volumes.search(requirements, takes_none, current, &busy, &state.compared)
+    };
+    let found = match search(&willing) {
+        Search::Nothing if !state.unreservable.is_empty() => search(&current),
+        found => found,
+    };
+    match found {
         Search::Found(volume) => return bind(&volume, claim, state),
         Search::Busy(volume) => return Decision::rest(ClaimReason::VolumeBusy(volume)),
         // It is given back first, and another taken then.

@@ -44,6 +44,72 @@ fn until_told(planner: &mut Recording, error: &CallError) -> (Vec<Event>, u32) {
     }
 }
 
+/// The volume of the reservation that is sent next.
+fn reserved(planner: &mut Recording, now: Instant) -> (Op, VolumeName) {
+    let op = only(planner.plan(now));
+    assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
+    let volume = op.volume.clone().unwrap();
+    (op, volume)
+}
+
+#[test]
+fn l15_a_volume_that_is_not_to_be_reserved_keeps_no_claim_from_another() {
+    let (objects, mut planner) = planner(vec![volume("v1"), volume("v2"), volume("v3")], vec![claim("c")]);
+    let now = Instant::now();
+    let (op, first) = reserved(&mut planner, now);
+    assert_eq!(first, "v1".into());
+    planner.answered(op, Err(refused()), now, 0.0);
+    let later = planner.plan(now).wake_at.unwrap();
+    let (_, second) = reserved(&mut planner, later);
+    assert_eq!(second, "v2".into());
+    // Nor one that comes later.
+    objects.apply(claim("d"));
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "d")), later);
+    let (op, third) = reserved(&mut planner, later);
+    assert_eq!(third, "v3".into());
+    // If there is no other, it is tried again; and it is as any other when it has changed.
+    planner.answered(op, Err(refused()), later, 0.0);
+    for name in ["v2", "v3"] {
+        objects.delete(PersistentVolume::clone(&objects.volumes.get(&name.into()).unwrap()));
+        planner.changed(&ObjectRef::Volume(name.into()), later);
+    }
+    let (_, again) = reserved(&mut planner, later + Duration::from_mins(3));
+    assert_eq!(again, "v1".into());
+}
+
+#[test]
+fn l11_l15_writes_of_unknown_outcome_hold_neither_what_comes_under_the_claims_name_nor_the_volume() {
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let mut now = Instant::now();
+    let mut plan = planner.plan(now);
+    for _ in 0..12 {
+        while plan.ops.is_empty() {
+            now = plan.wake_at.unwrap();
+            plan = planner.plan(now);
+        }
+        let write = plan.ops.pop().unwrap();
+        assert_eq!(write.call.write_kind(), Some(WriteKind::ReserveVolume));
+        planner.answered(write, Err(CallError::Unknown("500".into())), now, 0.0);
+        let read = only(planner.plan(now));
+        assert!(matches!(read.call, Call::Read { purpose: Purpose::Refresh, .. }), "{read:?}");
+        let mut found = PersistentVolume::clone(&objects.volumes.get(&"pv".into()).unwrap());
+        found.metadata.resource_version.0 += 1;
+        planner.answered(read, Ok(Answer::Volume(found)), now, 0.0);
+        plan = planner.plan(now);
+    }
+    assert!(plan.ops.is_empty(), "the claim pauses");
+    let before = claim("c");
+    objects.delete(before.clone());
+    planner.changed(&ObjectRef::Claim(before.key()), now);
+    let mut anew = before;
+    anew.metadata.uid = "anew".into();
+    anew.metadata.resource_version.0 += 1;
+    objects.apply(anew);
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "c")), now);
+    let (op, _) = reserved(&mut planner, now);
+    assert_eq!(op.uid, Some("anew".into()));
+}
+
 #[test]
 fn l18_a_refusal_is_told_at_once_and_what_the_next_try_may_mend_after_three() {
     let throttled = CallError::Throttled { message: "busy".into(), after: Duration::from_secs(1) };

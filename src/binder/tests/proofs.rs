@@ -233,6 +233,25 @@ fn s23_a_release_that_was_not_made_takes_a_proof_of_its_own_when_it_is_tried_aga
     }
 }
 
+#[test]
+fn s24_a_loss_that_was_not_written_takes_a_proof_of_its_own_when_it_is_tried_again() {
+    let mut bound = claim("c");
+    bound.spec.volume_name = VolumeName::from("pv");
+    bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+    let (_, mut planner) = planner(vec![], vec![bound]);
+    let mut now = Instant::now();
+    for _ in 0..3 {
+        let read = only(planner.plan(now));
+        assert!(matches!(read.call, Call::Read { purpose: Purpose::ProveVolume, .. }), "{read:?}");
+        planner.answered(read, Err(CallError::NotFound("pv".into())), now, 0.0);
+        let write = only(planner.plan(now));
+        assert_eq!(write.call.write_kind(), Some(WriteKind::ClaimLost));
+        let refused = CallError::Refused { code: 403, message: "no".into() };
+        planner.answered(write, Err(refused), now, 0.0);
+        now = planner.plan(now).wake_at.unwrap();
+    }
+}
+
 /// What is held back after a restore says until when, on the page and to users; and goes on when that is over.
 #[tokio::test(start_paused = true)]
 async fn e11_nothing_is_released_in_the_grace_after_a_restore_and_its_end_is_shown() {

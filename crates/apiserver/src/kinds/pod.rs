@@ -106,8 +106,10 @@ pub struct PodStatus {
     pub phase: PodPhase,
     /// Why, as text for people; kept of a pod that failed.
     pub message: Box<str>,
-    /// Whether a container of any list runs; kept of a pod that is Pending or being deleted.
+    /// Whether a container of any list runs; kept of a pod that is being deleted.
     pub is_running: bool,
+    /// Whether a container of any list runs, or has run; kept of a pod that is Pending.
+    pub has_run: bool,
 }
 
 /// `status.phase` of a Pod.
@@ -135,9 +137,9 @@ enumeration!(PodPhase);
 struct StatusFields {
     phase: PodPhase,
     message: Box<str>,
-    init_container_statuses: Running,
-    container_statuses: Running,
-    ephemeral_container_statuses: Running,
+    init_container_statuses: Containers,
+    container_statuses: Containers,
+    ephemeral_container_statuses: Containers,
 }
 message!(StatusFields {
     phase: 1,
@@ -157,36 +159,52 @@ impl From<StatusFields> for PodStatus {
     fn from(fields: StatusFields) -> Self {
         let lists =
             [fields.init_container_statuses, fields.container_statuses, fields.ephemeral_container_statuses];
-        let is_running = lists.iter().any(|Running(is_running)| *is_running);
-        Self { phase: fields.phase, message: fields.message, is_running }
+        Self {
+            phase: fields.phase,
+            message: fields.message,
+            is_running: lists.iter().any(|list| list.is_running),
+            has_run: lists.iter().any(|list| list.has_run),
+        }
     }
 }
 
-/// Whether a container of a list runs.
-#[derive(Default)]
-struct Running(bool);
+/// Whether a container of a list runs, and whether one runs or has run.
+#[derive(Default, Deserialize)]
+#[serde(from = "Vec<ContainerStatus>")]
+struct Containers {
+    is_running: bool,
+    has_run: bool,
+}
 
-impl FromProtobuf for Running {
+impl FromProtobuf for Containers {
     fn from_values(values: Values<'_, '_>) -> Result<Self, DecodeError> {
-        let containers: Vec<ContainerStatus> = FromProtobuf::from_values(values)?;
-        Ok(Self(containers.iter().any(|container| container.state.is_running())))
+        Vec::from_values(values).map(Self::from)
     }
 }
 
-impl<'de> Deserialize<'de> for Running {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let containers = Vec::<ContainerStatus>::deserialize(deserializer)?;
-        Ok(Self(containers.iter().any(|container| container.state.is_running())))
+impl From<Vec<ContainerStatus>> for Containers {
+    fn from(containers: Vec<ContainerStatus>) -> Self {
+        Self {
+            is_running: containers.iter().any(|container| container.state.is_running()),
+            has_run: containers.iter().any(ContainerStatus::has_run),
+        }
     }
 }
 
 /// Run state of one container.
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct ContainerStatus {
     state: ContainerState,
+    last_state: ContainerState,
 }
-message!(ContainerStatus { state: 2 });
+message!(ContainerStatus { state: 2, last_state: 3 });
+
+impl ContainerStatus {
+    fn has_run(&self) -> bool {
+        self.state.is_running() || self.state.terminated.is_some() || self.last_state.terminated.is_some()
+    }
+}
 
 /// `state` of a container status: only "runs or not" is read. The API documents no state at all as waiting;
 /// KCM takes it for running, and so nothing is taken from a pod that may run.
@@ -227,7 +245,7 @@ impl Pod {
 
     /// Whether a container runs, or has run: all volumes are mounted before the first one.
     pub fn has_started(&self) -> bool {
-        self.status.phase == PodPhase::Running || self.status.is_running
+        self.status.phase == PodPhase::Running || self.status.has_run
     }
 
     /// The claim a volume of this pod stands for, if it does (attach-detach §2.2).
@@ -252,9 +270,9 @@ impl Keep for Pod {
         self.metadata.finalizers.clear();
         self.metadata.keep_owners(is_recycled_volume);
         self.spec.volumes.shrink_to_fit();
-        // Of other pods neither running containers, which a pod that is Pending has while it is initialized, nor failures
-        // are asked for.
-        status.is_running &= self.metadata.is_terminating() || status.phase == PodPhase::Pending;
+        // Of other pods neither containers, which a pod that is Pending has while it is initialized, nor failures are asked for.
+        status.is_running &= self.metadata.is_terminating();
+        status.has_run &= status.phase == PodPhase::Pending;
         if status.phase != PodPhase::Failed || self.metadata.owner_references.is_empty() {
             status.message = Box::default();
         }
@@ -368,19 +386,43 @@ mod tests {
             })
         };
         let (alive, deleted) = (Value::Null, json!("2026-01-01T00:00:00Z"));
-        // phase, deletion, owner; owners, whether a container runs, message
+        // phase, deletion, owner; owners, whether a container runs, and has run, message
         let cases = [
-            ("Running", &alive, "ReplicaSet", 0, false, ""),
-            ("Pending", &alive, "ReplicaSet", 0, true, ""),
-            ("Running", &deleted, "ReplicaSet", 0, true, ""),
-            ("Failed", &alive, "ReplicaSet", 0, false, ""),
-            ("Failed", &alive, "PersistentVolume", 1, false, "m"),
+            ("Running", &alive, "ReplicaSet", 0, (false, false), ""),
+            ("Pending", &alive, "ReplicaSet", 0, (false, true), ""),
+            ("Pending", &deleted, "ReplicaSet", 0, (true, true), ""),
+            ("Running", &deleted, "ReplicaSet", 0, (true, false), ""),
+            ("Failed", &alive, "ReplicaSet", 0, (false, false), ""),
+            ("Failed", &alive, "PersistentVolume", 1, (false, false), "m"),
         ];
-        for (phase, deleted, owner, owners, is_running, message) in cases {
+        for (phase, deleted, owner, owners, containers, message) in cases {
             let pod = pod(&object(phase, deleted, owner));
             assert!(pod.metadata.labels.is_empty() && pod.metadata.finalizers.is_empty());
-            let kept = (pod.metadata.owner_references.len(), pod.status.is_running, &*pod.status.message);
-            assert_eq!(kept, (owners, is_running, message), "{phase} {owner}");
+            let status = &pod.status;
+            let kept =
+                (pod.metadata.owner_references.len(), (status.is_running, status.has_run), &*status.message);
+            assert_eq!(kept, (owners, containers, message), "{phase} {owner}");
+        }
+    }
+
+    #[test]
+    fn s43_a_pod_one_of_whose_containers_has_run_has_started() {
+        let (waits, ended) = (json!({"waiting": {}}), json!({"terminated": {"exitCode": 1}}));
+        // state and last state of a container; whether the pod has started
+        let cases = [
+            (&waits, json!({}), false),
+            (&waits, ended.clone(), true),
+            (&ended, json!({}), true),
+            (&json!({"running": {}}), json!({}), true),
+        ];
+        for (state, last_state, expected) in cases {
+            let container = json!({"state": state, "lastState": last_state});
+            for list in ["initContainerStatuses", "containerStatuses"] {
+                let status = json!({"phase": "Pending", list: [{"state": waits}, container]});
+                let mut pod = pod(&json!({"metadata": {"name": "p"}, "status": status}));
+                pod.trim();
+                assert_eq!(pod.has_started(), expected, "{list} {container}");
+            }
         }
     }
 
