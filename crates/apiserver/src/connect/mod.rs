@@ -98,8 +98,8 @@ const LONGEST_REFUSAL: Duration = Duration::from_mins(3);
 /// Nothing that this process could show or believe was accepted any more.
 #[derive(Debug, Error)]
 #[error(
-    "for {} min the API server has refused the credentials of {origin}, or its certificate could not be verified by them \
-     ({why}): what was read is out of date, and is read again by a process that begins anew",
+    "for {} min the API server has refused the credentials of {origin}, its certificate could not be verified by them, or \
+     there were none ({why}): what was read is out of date, and is read again by a process that begins anew",
     LONGEST_REFUSAL.as_secs() / 60
 )]
 pub struct OutOfDate {
@@ -244,7 +244,7 @@ impl ApiServer {
         let refusals = self.refusals.clone();
         let build = move |config: &Config| build(config, proxy.as_ref(), refusals.clone());
         if let Some(plugin) = &self.plugin {
-            return Ok(Arc::clone(plugin).client(config.clone(), build));
+            return Ok(Arc::clone(plugin).client(config.clone(), self.refusals.clone(), build));
         }
         let user = &config.auth_info;
         let files = [&user.client_certificate, &user.client_key];
