@@ -218,6 +218,7 @@ impl Daemon {
                 };
                 let sight = Sight::default();
                 tasks.spawn(Stage::Watch, "sight", keep_in_sight(Arc::clone(&objects), sight.clone()));
+                tasks.spawn_fallible(Stage::Watch, "connect", api.clone().keep_connecting(sight.clone()));
                 let elector = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
                     let (grace, progress) = (grace.clone(), catch_ups.progress());
@@ -522,7 +523,8 @@ fn build_caller(
     metrics: &Arc<ApiMetrics>,
     alarms: &Alarms,
 ) -> Result<Caller, ConnectError> {
-    let caller = Caller::new(api.client()?, leadership.clone(), config.rate_limit, Arc::clone(metrics));
+    let caller =
+        Caller::new(api.apart().client()?, leadership.clone(), config.rate_limit, Arc::clone(metrics));
     Ok(caller
         .with_request_timeout(config.request_timeout)
         .with_alarms(alarms.clone())

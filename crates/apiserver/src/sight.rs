@@ -1,8 +1,9 @@
-//! Whether this replica sees what happens in the cluster.
+//! Whether this replica sees what happens in the cluster, and can connect to act on it.
 //!
-//! In: from the watches, since when one of them has shown nothing, and cannot be opened anew or brings nothing. Out: what the
-//! elector asks before it stands for election, and while it leads ([`super::elector`]). Silence alone is not
-//! blindness: a short watch that brings nothing, and ends when it should, shows that nothing happens.
+//! In: from the watches, since when one of them has shown nothing, and cannot be opened anew or brings nothing; since
+//! when no new connection can be made. Out: what the elector asks before it stands for election, and while it leads
+//! ([`super::elector`]). Silence alone is not blindness: a short watch that brings nothing, and ends when it should,
+//! shows that nothing happens.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +13,14 @@ use tokio::{sync::watch, time::Instant};
 /// takes less.
 pub(crate) const LONGEST_BLINDNESS: Duration = Duration::from_mins(2);
 
-/// Since when a watch has been blind, shared by the watches and the elector.
+/// Who cannot connect for so long is as good as blind: before a leader that cannot, either, asks for a successor.
+const LONGEST_CUT_OFF: Duration = Duration::from_mins(1);
+
+/// Since when a watch has been blind, or no connection could be made, shared by those that learn it and the elector.
 #[derive(Clone, Debug, Default)]
 pub struct Sight {
     blind_since: Arc<watch::Sender<Option<Instant>>>,
+    cut_off_since: Arc<watch::Sender<Option<Instant>>>,
 }
 
 impl Sight {
@@ -24,9 +29,15 @@ impl Sight {
         self.blind_since.send_if_modified(|known| std::mem::replace(known, blind_since) != blind_since);
     }
 
-    /// Since when this replica has been blind.
+    /// Since when no new connection could be made; `None` when the last attempt succeeded.
+    pub(crate) fn set_cut_off(&self, since: Option<Instant>) {
+        self.cut_off_since.send_replace(since);
+    }
+
+    /// Since when this replica has been blind, or as good as that.
     pub fn blind_since(&self) -> Option<Instant> {
-        *self.blind_since.borrow()
+        let cut_off_since = self.cut_off_since.borrow().filter(|since| since.elapsed() >= LONGEST_CUT_OFF);
+        self.blind_since.borrow().into_iter().chain(cut_off_since).min()
     }
 
     /// Whether it has been blind for so long that another would do better.

@@ -25,6 +25,7 @@ mod rotation_tests;
 
 use std::{
     env,
+    future::pending,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -43,11 +44,12 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use thiserror::Error;
+use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, ServiceBuilder};
 
 pub use self::{choice::Choice, other::Authority};
 use self::{plugin::Plugin, proxy::Proxy, refusals::Refusals};
-use super::call::gate::Gated;
+use super::{call::gate::Gated, sight::Sight};
 
 /// Who asks. The server makes the name of a manager of the part before the slash.
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("mooring/", env!("CARGO_PKG_VERSION")));
@@ -95,11 +97,18 @@ pub enum ConnectError {
 /// an API server takes to read authorities that were rotated.
 const LONGEST_REFUSAL: Duration = Duration::from_mins(3);
 
+/// How often it is tried whether a new connection can be made.
+const TRIES: Duration = Duration::from_secs(30);
+/// The same while none can, so that its end is seen soon, and how long an answer may take.
+const TRIES_IN_VAIN: Duration = Duration::from_secs(2);
+/// See [`TRIES_IN_VAIN`].
+const TRY: Duration = Duration::from_secs(10);
+
 /// Nothing that this process could show or believe was accepted any more.
 #[derive(Debug, Error)]
 #[error(
-    "for {} min the API server has refused the credentials of {origin}, or its certificate could not be verified by them \
-     ({why}): what was read is out of date, and is read again by a process that begins anew",
+    "for {} min the API server has refused the credentials of {origin}, its certificate could not be verified by them, or \
+     there were none ({why}): what was read is out of date, and is read again by a process that begins anew",
     LONGEST_REFUSAL.as_secs() / 60
 )]
 pub struct OutOfDate {
@@ -114,6 +123,8 @@ pub struct ApiServer {
     connection: Connection,
     plugin: Option<Arc<Plugin>>,
     refusals: Refusals,
+    /// Those of [`ApiServer::apart`].
+    refusals_apart: Refusals,
     origin: String,
     /// Namespace of the pod we run in; `None` outside a cluster.
     pub own_namespace: Option<String>,
@@ -158,8 +169,8 @@ impl ApiServer {
     }
 
     fn over(connection: Connection, origin: String) -> Self {
-        let refusals = Refusals::default();
-        Self { connection, plugin: None, refusals, origin, own_namespace: None }
+        let [refusals, refusals_apart] = Default::default();
+        Self { connection, plugin: None, refusals, refusals_apart, origin, own_namespace: None }
     }
 
     fn over_network(mut config: Config, origin: String, own_namespace: Option<String>) -> Self {
@@ -184,9 +195,43 @@ impl ApiServer {
         Ok(self)
     }
 
-    /// Waits until, for some minutes, nothing has come but refusals.
+    /// The same for those that must connect anew now and then, as who writes. What the elector is answered on a
+    /// connection that it never leaves says nothing of that.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self { refusals: self.refusals_apart.clone(), ..self.clone() }
+    }
+
+    /// Tries now and then whether a new connection can be made.
+    ///
+    /// # Errors
+    /// See [`ApiServer::client`].
+    pub async fn keep_connecting(self, sight: Sight) -> Result<(), ConnectError> {
+        let Connection::Network(_) = self.connection else { return pending().await };
+        let client = self.apart().client()?;
+        let mut in_vain_since = None;
+        loop {
+            let began = Instant::now();
+            // The next one, too, is to connect.
+            let request = Request::get("/version").header("connection", "close").body(Body::empty());
+            let answer = async { client.send(request.ok()?).await.ok() };
+            let is_answered = matches!(timeout(TRY, answer).await, Ok(Some(_)));
+            in_vain_since = (!is_answered).then(|| in_vain_since.unwrap_or(began));
+            sight.set_cut_off(in_vain_since);
+            sleep(if is_answered { TRIES } else { TRIES_IN_VAIN }).await;
+        }
+    }
+
+    /// Waits until, for some minutes, nothing has come but refusals. In a cluster it goes on: what is read there is read
+    /// again while it runs, and one that begins anew knows nothing else.
     pub async fn out_of_date(&self) -> OutOfDate {
-        let why = self.refusals.last(LONGEST_REFUSAL).await;
+        if matches!(&self.connection, Connection::Network(config) if config.root_cert_file.is_some()) {
+            pending::<()>().await;
+        }
+        let why = tokio::select! {
+            why = self.refusals.last(LONGEST_REFUSAL) => why,
+            why = self.refusals_apart.last(LONGEST_REFUSAL) => why,
+        };
         OutOfDate { origin: self.origin.clone(), why }
     }
 
@@ -244,7 +289,7 @@ impl ApiServer {
         let refusals = self.refusals.clone();
         let build = move |config: &Config| build(config, proxy.as_ref(), refusals.clone());
         if let Some(plugin) = &self.plugin {
-            return Ok(Arc::clone(plugin).client(config.clone(), build));
+            return Ok(Arc::clone(plugin).client(config.clone(), self.refusals.clone(), build));
         }
         let user = &config.auth_info;
         let files = [&user.client_certificate, &user.client_key];
@@ -342,6 +387,8 @@ fn refused(flag: &'static str, why: &str) -> ConnectError {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
 
     #[tokio::test]
@@ -382,6 +429,20 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         assert_eq!(certificate(None, None), None);
         assert_eq!(certificate(Some("?"), None), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn m14_where_what_was_refused_is_read_again_anyway_a_process_goes_on() {
+        for (file, ends) in [(None, true), (Some("/of/the/cluster"), false)] {
+            let mut config = Config::new("https://api.example:6443".parse().unwrap());
+            config.root_cert_file = file.map(PathBuf::from);
+            let server = ApiServer::over(Connection::Network(Box::new(config)), "origin".to_owned());
+            for _ in 0..=6 {
+                server.refusals.refused(&"401 Unauthorized");
+                tokio::time::advance(LONGEST_REFUSAL / 6).await;
+            }
+            assert_eq!(server.out_of_date().now_or_never().is_some(), ends, "{file:?}");
+        }
     }
 
     #[tokio::test]

@@ -34,6 +34,8 @@ use tokio::{
 };
 use tower::BoxError;
 
+use super::refusals::Refusals;
+
 /// How long a plugin may take.
 const LIMIT: Duration = Duration::from_secs(30);
 /// The same, if it may ask a person at the terminal.
@@ -108,7 +110,11 @@ impl Plugin {
             {
                 let mut state = self.state.lock();
                 let now = Timestamp::now();
-                let known = state.known.clone().filter(|known| !known.ends(now, SignedDuration::ZERO));
+                if state.known.take_if(|known| known.ends(now, SignedDuration::ZERO)).is_some() {
+                    // What a run gave before they ended says nothing of what it would give now.
+                    state.last_run = None;
+                }
+                let known = state.known.clone();
                 let is_wanted = state.is_refused || known.as_ref().is_none_or(|known| known.ends(now, EARLY));
                 let is_paused = state.last_run.is_some_and(|last| last.elapsed() < PAUSE);
                 if is_wanted && !is_paused && !state.is_running {
@@ -142,15 +148,16 @@ impl Plugin {
     pub(super) fn client(
         self: Arc<Self>,
         config: Config,
+        refusals: Refusals,
         build: impl Fn(&Config) -> Result<Client, kube::Error> + Clone + Send + Sync + 'static,
     ) -> Client {
         let (namespace, config) = (config.default_namespace.clone(), Arc::new(config));
         let made = Made::default();
         let service = tower::service_fn(move |request: Request<Body>| {
             let (plugin, config, build) = (Arc::clone(&self), Arc::clone(&config), build.clone());
-            let made = Arc::clone(&made);
+            let (made, refusals) = (Arc::clone(&made), refusals.clone());
             async move {
-                let credentials = plugin.credentials().await?;
+                let credentials = plugin.credentials().await.inspect_err(|why| refusals.refused(why))?;
                 let client = {
                     let mut made = made.lock();
                     match &*made {

@@ -1,10 +1,10 @@
 //! Since when the API server and this process have not accepted each other.
 //!
 //! In: how each request ended. Out: an end, when for minutes refusals of our credentials (401) or of a certificate came
-//! again and again, and no other answer. Outside of a cluster an authority, a certificate or a token is read once, so a
-//! process that waits goes on for ever with what was rotated: one that begins anew reads the kubeconfig again. What says
-//! nothing of either, such as a connection that is refused, neither begins that time nor ends it; an API server that
-//! refuses as it goes away, and is away then, has refused for as long as it was there.
+//! again and again, or of a plugin to give any, and no other answer. Outside of a cluster an authority, a certificate or
+//! a token is read once, so a process that waits goes on for ever with what was rotated: one that begins anew reads the
+//! kubeconfig again. What says nothing of either, such as a connection that is refused, neither begins that time nor ends
+//! it; an API server that refuses as it goes away, and is away then, has refused for as long as it was there.
 
 use std::{error::Error, fmt::Display, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ struct Refused {
     why: String,
 }
 
-/// Shared by all clients of a configuration.
+/// Shared by clients of a configuration.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Refusals(Arc<watch::Sender<Option<Refused>>>);
 
@@ -43,7 +43,8 @@ impl Refusals {
         }
     }
 
-    fn refused(&self, why: &impl Display) {
+    /// It was not even sent, or refused.
+    pub(super) fn refused(&self, why: &impl Display) {
         let now = Instant::now();
         self.0.send_modify(|refused| match refused {
             Some(row) if now <= row.last + GAP => row.last = now,

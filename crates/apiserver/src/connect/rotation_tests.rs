@@ -2,11 +2,12 @@
 
 use std::{io::Write, sync::Mutex};
 
+use futures::FutureExt;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
-    time::timeout,
+    sync::watch,
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -24,6 +25,8 @@ struct Identity {
 /// An API server of this machine, and a kubeconfig of it.
 pub(super) struct Rotated {
     identity: Arc<Mutex<Identity>>,
+    /// How many answers it has given.
+    answers: watch::Receiver<usize>,
     pub(super) address: String,
     folder: tempfile::TempDir,
 }
@@ -38,30 +41,40 @@ impl Rotated {
         let (tls, _) = authority();
         let identity = Arc::new(Mutex::new(Identity { tls, token: "none" }));
         let now = Arc::clone(&identity);
+        let (answered, answers) = watch::channel(0);
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
+                // An answer does not wait for what the client's kernel has still to acknowledge.
+                stream.set_nodelay(true).unwrap();
                 let (tls, token) = {
                     let now = now.lock().unwrap();
                     (now.tls.clone(), now.token)
                 };
+                let answered = answered.clone();
                 tokio::spawn(async move {
                     let Ok(mut stream) = tls.accept(stream).await else { return };
-                    let mut head = Vec::new();
-                    while !head.ends_with(b"\r\n\r\n") {
-                        head.push(stream.read_u8().await.unwrap());
+                    loop {
+                        let mut head = Vec::new();
+                        while !head.ends_with(b"\r\n\r\n") {
+                            let Ok(byte) = stream.read_u8().await else { return };
+                            head.push(byte);
+                        }
+                        let head = String::from_utf8(head).unwrap().to_lowercase();
+                        let is_known = head.contains(&format!("authorization: bearer {token}\r\n"));
+                        let status = if is_known { "200 OK" } else { "401 Unauthorized" };
+                        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+                        stream.write_all(answer.as_bytes()).await.unwrap();
+                        answered.send_modify(|count| *count += 1);
+                        if head.contains("connection: close\r\n") {
+                            let _ = stream.shutdown().await;
+                            return;
+                        }
                     }
-                    let head = String::from_utf8(head).unwrap().to_lowercase();
-                    let is_known = head.contains(&format!("authorization: bearer {token}\r\n"));
-                    let status = if is_known { "200 OK" } else { "401 Unauthorized" };
-                    let answer =
-                        format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-                    stream.write_all(answer.as_bytes()).await.unwrap();
-                    let _ = stream.shutdown().await;
                 });
             }
         });
-        Self { identity, address, folder: tempfile::tempdir().unwrap() }
+        Self { identity, answers, address, folder: tempfile::tempdir().unwrap() }
     }
 
     /// Another authority and another token from now on. Returns a kubeconfig that has them.
@@ -117,8 +130,18 @@ fn authority() -> (TlsAcceptor, String) {
     (TlsAcceptor::from(Arc::new(config)), pem)
 }
 
+/// What is answered on a connection that is not used again.
 pub(super) async fn status(client: &Client) -> Option<u16> {
-    let request = Request::get("/version").body(Body::empty()).unwrap();
+    status_on(client, "close").await
+}
+
+/// The same on one that is used for ever.
+async fn status_again(client: &Client) -> Option<u16> {
+    status_on(client, "keep-alive").await
+}
+
+async fn status_on(client: &Client, connection: &str) -> Option<u16> {
+    let request = Request::get("/version").header("connection", connection).body(Body::empty()).unwrap();
     client.send(request).await.ok().map(|response| response.status().as_u16())
 }
 
@@ -149,4 +172,59 @@ async fn m14_who_waits_with_what_was_rotated_learns_that_nothing_is_accepted_any
     // Started again it reads what is there now.
     let anew = ApiServer::find(Some(&kubeconfig)).await.unwrap();
     assert_eq!(status(&anew.client().unwrap()).await, Some(200));
+}
+
+/// Time that passes at once, between requests.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+/// A replica whose elector has a connection that it keeps.
+async fn on_a_kept_connection() -> (Rotated, ApiServer, Client) {
+    let server = Rotated::start().await;
+    let api = ApiServer::find(Some(&server.rotate(true, "token"))).await.unwrap();
+    let elector = api.client().unwrap();
+    assert_eq!(status_again(&elector).await, Some(200));
+    (server, api, elector)
+}
+
+#[tokio::test]
+async fn m14_who_writes_and_is_refused_is_an_end_although_the_lease_is_renewed_on_an_old_connection() {
+    let (server, api, elector) = on_a_kept_connection().await;
+    let writer = api.apart().client().unwrap();
+    server.rotate(true, "token");
+    for _ in 0..=6 {
+        assert_eq!(status_again(&elector).await, Some(200));
+        assert_eq!(status(&writer).await, None);
+        pass(LONGEST_REFUSAL / 6).await;
+    }
+    assert_eq!(status_again(&elector).await, Some(200));
+    let said = api.out_of_date().now_or_never().expect("an end").to_string();
+    assert!(said.contains("certificate"), "{said}");
+}
+
+#[tokio::test]
+async fn m2_who_cannot_connect_is_as_good_as_blind_although_its_old_connection_is_answered() {
+    let (mut server, api, elector) = on_a_kept_connection().await;
+    let sight = Sight::default();
+    tokio::spawn(api.keep_connecting(sight.clone()));
+    server.answers.wait_for(|count| *count == 2).await.unwrap();
+    let before = server.tls();
+    server.rotate(true, "token");
+    let began = Instant::now();
+    while sight.blind_since().is_none() {
+        assert!(began.elapsed() < TRIES * 4, "it has not noticed");
+        assert_eq!(status_again(&elector).await, Some(200));
+        pass(TRIES_IN_VAIN).await;
+    }
+    assert!(began.elapsed() >= TRIES * 2 && !sight.needs_successor(Instant::now()));
+    pass(TRIES * 2).await;
+    assert!(sight.needs_successor(Instant::now()));
+    server.identity.lock().unwrap().tls = before;
+    pass(TRIES_IN_VAIN).await;
+    while sight.blind_since().is_some() {
+        tokio::task::yield_now().await;
+    }
 }

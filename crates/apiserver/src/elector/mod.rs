@@ -7,7 +7,7 @@
 //!
 //! A leader that loses the lease ends (the process exits, as KCM's does): there is no way back from
 //! leading to standing by that could not overlook a request in flight. So does one that can do nothing with it:
-//! that does not come to lead, or that sees nothing any more while another replica does. That other one is asked
+//! that does not come to lead, or that cannot see or connect any more while another replica can. That other one is asked
 //! for, and answers, by notes on the lease ([`super::lease::note`]): without an answer nothing is gained by giving it
 //! up. A standby never gives up. It stands for election only when it knows all there is.
 
@@ -145,8 +145,8 @@ pub enum ElectionError {
         /// Since its last beat.
         silence: Duration,
     },
-    /// Nothing was seen any more, and another replica sees.
-    #[error("lease {lease} given back: this replica sees nothing any more, and {successor} does")]
+    /// Nothing was seen any more, or no connection could be made, and another replica can.
+    #[error("lease {lease} given back: this replica cannot see or connect any more, and {successor} can")]
     Blind {
         /// Namespace and name.
         lease: String,
@@ -352,7 +352,7 @@ impl Elector {
             self.note_fitness(if is_blind { Fitness::Blind } else { Fitness::Fit });
             let needs_successor = passed && self.sight.needs_successor(started);
             if needs_successor && !seeks_successor {
-                tracing::warn!(lease = %self.lease(), "the watches deliver nothing any more: looking for a successor");
+                tracing::warn!(lease = %self.lease(), "cannot see or connect any more: looking for a successor");
             }
             seeks_successor = needs_successor;
             // A process that was stopped for a while finds the deadline passed: it must not even ask.

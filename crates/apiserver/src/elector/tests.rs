@@ -387,7 +387,7 @@ async fn m2_a_blind_leader_goes_on_unless_another_sees() {
     let error = first.end().await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "lease kube-system/mooring given back: this replica sees nothing any more, and b does"
+        "lease kube-system/mooring given back: this replica cannot see or connect any more, and b can"
     );
     // Nothing of that is left on the lease.
     seconds(3).await;

@@ -36,9 +36,9 @@ impl ElectionMetrics {
         )?;
         let fitness = metrics.gauges(
             "mooring_election_fitness",
-            "1 for the fitness of this replica to lead: fit, blind (a watch receives nothing: it leaves the \
-             lease to others), unready (not everything is listed yet: it does not take it), unfenced (the fence is \
-             not proven: it does not take it).",
+            "1 for the fitness of this replica to lead: fit, blind (a watch receives nothing, or it cannot connect: it \
+             leaves the lease to others), unready (not everything is listed yet: it does not take it), unfenced (the \
+             fence is not proven: it does not take it).",
             &["fitness"],
         )?;
         let election = Self { leading, slow_path, fitness, name: name.to_owned() };

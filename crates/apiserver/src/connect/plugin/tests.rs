@@ -1,5 +1,7 @@
 use std::{convert::Infallible, fs, path::PathBuf};
 
+use futures::FutureExt;
+
 use super::*;
 use crate::error_chain;
 
@@ -33,8 +35,12 @@ impl Script {
 
     /// A client of a server that answers with the token it is shown, and refuses some.
     fn client(&self) -> Client {
+        self.noting(Refusals::default())
+    }
+
+    fn noting(&self, refusals: Refusals) -> Client {
         let config = Config::new("https://127.0.0.1:1".parse().unwrap());
-        Arc::clone(&self.plugin).client(config, |config| {
+        Arc::clone(&self.plugin).client(config, refusals, |config| {
             let token = serde_json::to_value(&config.auth_info).unwrap()["token"].clone();
             let token = token.as_str().unwrap_or_default().to_owned();
             let service = tower::service_fn(move |_: Request<Body>| {
@@ -91,6 +97,24 @@ async fn s40_what_the_api_server_refuses_or_is_about_to_expire_is_renewed_and_us
             assert_eq!(script.runs(), run);
         }
     }
+}
+
+#[tokio::test]
+async fn s40_a_plugin_is_run_at_once_when_what_it_gave_has_ended_and_its_failure_is_a_refusal() {
+    let script = Script::new(&format!("{}; [ $n = 1 ] || exit 3", giving("token", "null")));
+    let refusals = Refusals::default();
+    let client = script.noting(refusals.clone());
+    assert_eq!(asked(&client).await.unwrap(), "token-1");
+    let ended = Credentials { user: AuthInfo::default(), expires: Some(Timestamp::now()) };
+    script.plugin.state.lock().known = Some(Arc::new(ended));
+    assert!(refusals.last(Duration::ZERO).now_or_never().is_none());
+    for _ in 0..2 {
+        let error = asked(&client).await.unwrap_err();
+        assert!(error.contains("failed (exit status: 3)"), "{error}");
+        assert_eq!(script.runs(), 2, "within the pause");
+    }
+    let said = refusals.last(Duration::ZERO).now_or_never().expect("for minutes it is an end");
+    assert!(said.contains("failed (exit status: 3)"), "{said}");
 }
 
 /// A pipe that is not opened at the other end: it hangs as long as it is let.
