@@ -3,12 +3,9 @@
 //! In: a port and a connection. Out: the page's address on stdout, and answers until it is interrupted. Each view is read
 //! anew from the API server. [`ServedPage`] is the same for a program that has a cluster of its own.
 
-use std::io;
+use std::{io, sync::Arc};
 
-use apiserver::{
-    kinds::ObjectRef,
-    {connect::ApiServer, ids::NodeName},
-};
+use apiserver::connect::ApiServer;
 use futures::FutureExt;
 use tokio::signal::ctrl_c;
 use tokio_util::sync::CancellationToken;
@@ -21,16 +18,9 @@ use crate::{
     attach_detach::AttachDetachOptions,
     cli::query::ExplainArgs,
     explain::{
-        doctor::{Findings, doctor},
-        drain::{DrainView, drain},
-        explain,
-        page::{
-            serve::PagePlace,
-            source::{PageAnswer, PageSource},
-        },
-        read::{Question, Reader},
-        report::{Explanation, Verdict},
-        snapshot::Snapshot,
+        page::{serve::PagePlace, source::PageSource},
+        read::Reader,
+        report::Verdict,
     },
 };
 
@@ -44,7 +34,7 @@ pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Quer
     }
     let stop = CancellationToken::new();
     let of = args.view.connection.namespace.clone();
-    let source = Reads { reader, options: AttachDetachOptions::default(), namespace, of };
+    let source = source(reader, AttachDetachOptions::default(), namespace, of);
     let serving = place.serve(source, stop.clone());
     let interrupted = async {
         // Without signals it is served until the process ends.
@@ -60,7 +50,7 @@ pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Quer
 /// A page over an API server.
 pub struct ServedPage {
     place: PagePlace,
-    source: Reads,
+    source: PageSource,
 }
 
 impl ServedPage {
@@ -71,7 +61,7 @@ impl ServedPage {
     pub async fn over(api: &ApiServer, options: AttachDetachOptions) -> io::Result<Self> {
         let reader = Reader::new(api, None).map_err(io::Error::other)?;
         let namespace = api.default_namespace().to_owned();
-        let source = Reads { reader, options, namespace, of: None };
+        let source = source(reader, options, namespace, None);
         Ok(Self { place: PagePlace::take(0).await?, source })
     }
 
@@ -86,42 +76,17 @@ impl ServedPage {
     }
 }
 
-/// Reads with the user's own rights.
-struct Reads {
-    reader: Reader,
-    options: AttachDetachOptions,
-    /// What is read of who may not see all.
-    namespace: String,
-    /// The only namespace whose waits are wanted, if one was named.
-    of: Option<String>,
-}
-
-impl Reads {
-    async fn read(&self, question: Question) -> Result<Snapshot, String> {
-        let mut snapshot = self.reader.read(&question).await.map_err(|error| error.to_string())?;
-        snapshot.attach_detach = self.options;
-        Ok(snapshot)
-    }
-}
-
-impl PageSource for Reads {
-    fn program(&self) -> &'static str {
-        program()
-    }
-
-    fn waiting(&self) -> PageAnswer<'_, Findings> {
-        async {
-            let snapshot = self.read(Question::Cluster(self.namespace.clone())).await?;
-            Ok(doctor(&snapshot, self.of.as_deref()))
+/// Reads with the user's own rights, for a controller that has these flags.
+fn source(reader: Reader, options: AttachDetachOptions, namespace: String, of: Option<String>) -> PageSource {
+    let reader = Arc::new(reader);
+    let read = move |question| {
+        let reader = Arc::clone(&reader);
+        async move {
+            let mut snapshot = reader.read(&question).await.map_err(|error| error.to_string())?;
+            snapshot.attach_detach = options;
+            Ok(snapshot)
         }
         .boxed()
-    }
-
-    fn explain<'a>(&'a self, subject: &'a ObjectRef) -> PageAnswer<'a, Explanation> {
-        async move { Ok(explain(&self.read(Question::Object(subject.clone())).await?, subject)) }.boxed()
-    }
-
-    fn node<'a>(&'a self, name: &'a NodeName) -> PageAnswer<'a, DrainView> {
-        async move { Ok(drain(&self.read(Question::Drain(name.clone())).await?, name, None)) }.boxed()
-    }
+    };
+    PageSource { program: program(), namespace, of, read: Box::new(read) }
 }
