@@ -53,11 +53,6 @@ pub enum State {
 }
 
 impl State {
-    /// As it is shown.
-    pub fn code(self) -> &'static str {
-        self.into()
-    }
-
     /// The state of a volume on a node.
     pub fn of(node_volume: &NodeVolume) -> Self {
         let Some(attachment) = node_volume.attachment() else {
@@ -177,17 +172,17 @@ impl Reason for AttachDetachReason {
 
     fn code(&self) -> &'static str {
         match self {
-            Self::NodeVolume(_, Some(waiting), _) => waiting.code(),
-            Self::NodeVolume(state, None, _) => state.code(),
-            Self::Unresolved(why) => why.code(),
+            Self::NodeVolume(_, Some(waiting), _) => <&str>::from(waiting),
+            Self::NodeVolume(state, None, _) => <&str>::from(state),
+            Self::Unresolved(why) => <&str>::from(why),
             Self::Foreign(..) => "ForeignAttachment",
         }
     }
 
     fn state(&self) -> &'static str {
         match self {
-            Self::NodeVolume(state, ..) => state.code(),
-            Self::Unresolved(_) => State::Detached.code(),
+            Self::NodeVolume(state, ..) => <&str>::from(state),
+            Self::Unresolved(_) => <&str>::from(State::Detached),
             Self::Foreign(..) => "Foreign",
         }
     }

@@ -98,7 +98,7 @@ pub(super) fn judge(
         (MutationKind::VolumePhase, Some(Shape::Volume(was)), Some(Shape::Volume(is))) => {
             match is.status.phase {
                 VolumePhase::Released | VolumePhase::Failed | VolumePhase::Available => {
-                    let set = format!("sets it {}, although", is.status.phase.as_str());
+                    let set = format!("sets it {}, although", <&str>::from(is.status.phase));
                     Judged::by("S23", of_live_claim(world, was, &set))
                 }
                 _ => Judged::default(),
