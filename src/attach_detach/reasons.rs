@@ -109,13 +109,6 @@ pub enum AttachDetachKey {
     Foreign(AttachmentName),
 }
 
-impl AttachDetachKey {
-    /// The volume on a node that it is.
-    pub fn node_volume(&self) -> Option<&NodeVolumeKey> {
-        if let Self::NodeVolume(key) = self { Some(key) } else { None }
-    }
-}
-
 impl ReportKey for AttachDetachKey {
     const KINDS: &'static [&'static str] = &["attachment", "pod_volume"];
 

@@ -1,11 +1,10 @@
 //! `mooring explain --serve`: the page of the one who asks, over what this one may read.
 //!
 //! In: a port and a connection. Out: the page's address on stdout, and answers until it is interrupted. Each view is read
-//! anew from the API server. [`ServedPage`] is the same for a program that has a cluster of its own.
+//! anew from the API server.
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
-use apiserver::connect::ApiServer;
 use futures::FutureExt;
 use tokio::signal::ctrl_c;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +33,7 @@ pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Quer
     }
     let stop = CancellationToken::new();
     let of = args.view.connection.namespace.clone();
-    let source = source(reader, AttachDetachOptions::default(), namespace, of);
+    let source = page_source(reader, AttachDetachOptions::default(), namespace, of);
     let serving = place.serve(source, stop.clone());
     let interrupted = async {
         // Without signals it is served until the process ends.
@@ -47,37 +46,13 @@ pub(super) async fn serve(args: &ExplainArgs, port: u16) -> Result<Verdict, Quer
     Ok(Verdict::Healthy)
 }
 
-/// A page over an API server.
-pub struct ServedPage {
-    place: PagePlace,
-    source: PageSource,
-}
-
-impl ServedPage {
-    /// One on any free port of the loopback address, over a cluster whose controller has these flags.
-    ///
-    /// # Errors
-    /// There is no port or no secret for it, or nothing to connect with.
-    pub async fn over(api: &ApiServer, options: AttachDetachOptions) -> io::Result<Self> {
-        let reader = Reader::new(api, None).map_err(io::Error::other)?;
-        let namespace = api.default_namespace().to_owned();
-        let source = source(reader, options, namespace, None);
-        Ok(Self { place: PagePlace::take(0).await?, source })
-    }
-
-    /// What is told to the one who may read it.
-    pub fn url(&self) -> String {
-        self.place.url()
-    }
-
-    /// Answers until it is told to stop.
-    pub async fn serve(self, stop: CancellationToken) {
-        self.place.serve(self.source, stop).await;
-    }
-}
-
 /// Reads with the user's own rights, for a controller that has these flags.
-fn source(reader: Reader, options: AttachDetachOptions, namespace: String, of: Option<String>) -> PageSource {
+pub fn page_source(
+    reader: Reader,
+    options: AttachDetachOptions,
+    namespace: String,
+    of: Option<String>,
+) -> PageSource {
     let reader = Arc::new(reader);
     let read = move |question| {
         let reader = Arc::clone(&reader);
