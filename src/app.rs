@@ -195,13 +195,12 @@ impl Daemon {
         let mut tasks = Supervisor::default();
         let [planning, events_end, lease, http] = [(); 4].map(|()| CancellationToken::new());
         let caller = caller.until(planning.clone());
-        let fetchers = || {
-            Fetcher::new(api, Arc::clone(&api_metrics)).map(|fetcher| fetcher.accepting(config.content_type))
-        };
+        let content = config.content_type;
+        let fetchers =
+            || Fetcher::new(api, Arc::clone(&api_metrics)).map(|fetcher| fetcher.accepting(content));
         let watches = WatchMetrics::new(&metrics)?;
         let catch_ups = CatchUps::default();
         let (caller, observation) = hands(observes, (&objects, &metrics), caller, fetchers, &catch_ups)?;
-        start_watches(&mut tasks, fetchers, &watches, &objects, &catch_ups)?;
         let pulse = watch_itself(&mut tasks, &config, api.clone());
         let lease_note = config.election.is_some().then(|| LeaseNote::new(NODES_NOT_READY));
         let mut runtimes = vec![Handle::current()];
@@ -229,7 +228,7 @@ impl Daemon {
                 })?;
                 let view = elector.view();
                 // May come to list much, and so has no place among the renewals.
-                let barrier = take_over_barrier(fetchers()?, Arc::clone(&objects), catch_ups);
+                let barrier = take_over_barrier(fetchers()?, Arc::clone(&objects), catch_ups.clone());
                 let barrier = here(Handle::current(), barrier);
                 let running = elector.run(listed(Arc::clone(&objects)), barrier, lease.clone());
                 tasks.spawn_at(Stage::Election, "leader-election", place, running)?;
@@ -271,6 +270,8 @@ impl Daemon {
         let fence = watch_fence(&parts, &mut tasks, api.clone(), fenced)?;
         let router = build_router(&parts, (view, fence), (pulse, tasks.dead()))?;
         let router = start_subsystems(&parts, &mut tasks, router)?;
+        // Who counts objects is there before any of them is.
+        start_watches(&mut tasks, fetchers, &parts.watches, &parts.objects, &catch_ups)?;
         let router = zpages::add(router, COMPONENT, parts.config.flags.clone(), configz(&parts.config));
         let gate = Arc::new(Gate::new(router, auth, serving, measures));
         if let Some(BoundServer { server, tls, own }) = server {

@@ -27,7 +27,7 @@ use self::{
 };
 pub use self::{
     output::{QueryStop, USAGE, finish},
-    serve::ServedPage,
+    serve::page_source,
 };
 use apiserver::ids::NodeName;
 

@@ -20,7 +20,8 @@ use mooring::{
     app::{self, Daemon},
     cli::{self, Cli, Command},
     config::Config,
-    query::ServedPage,
+    explain::{page::serve::PagePlace, read::Reader},
+    query::page_source,
     supervise::Threads,
     telemetry,
 };
@@ -183,9 +184,11 @@ impl Demo {
         let client = server.client();
         let script = Script::new(seed, args.nodes, args.volumes, args.rate);
         let api = ApiServer::find(Some(&place.kubeconfig())).await?;
-        let page = ServedPage::over(&api, config.attach_detach).await.context("cannot serve the page")?;
+        let reader = Reader::new(&api, None).context("cannot read for the page")?;
+        let source = page_source(reader, config.attach_detach, api.default_namespace().to_owned(), None);
+        let page = PagePlace::take(0).await.context("cannot serve the page")?;
         let address = page.url();
-        tokio::spawn(page.serve(serving.clone()));
+        tokio::spawn(page.serve(source, serving.clone()));
         // Where a Prometheus is to be started, it is to see the first binds, too: they wait as at any first installation.
         if args.metrics.is_none() {
             add_lease(&client, &config, &api).await.context("cannot make the lease")?;

@@ -156,7 +156,13 @@ impl Durations {
         let Some(measured) = self.timers.get_mut(key) else {
             if may_begin {
                 let measured = Measured { operation, forced, reached: phase, is_drivers, asked };
-                self.timers.begin(key.clone(), measured, (name(operation), phase.label()), is_ours, now);
+                self.timers.begin(
+                    key.clone(),
+                    measured,
+                    (name(operation), <&str>::from(phase)),
+                    is_ours,
+                    now,
+                );
             }
             return;
         };
@@ -166,7 +172,7 @@ impl Durations {
         measured.is_drivers = is_drivers;
         measured.asked = measured.asked.or(asked);
         let measured = *measured;
-        if let Some(lap) = self.timers.look(key, measured.reached.label(), is_ours, now) {
+        if let Some(lap) = self.timers.look(key, <&str>::from(measured.reached), is_ours, now) {
             self.observe(volume, measured, lap);
         }
         self.count_silence(key, now);

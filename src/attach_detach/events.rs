@@ -84,7 +84,7 @@ impl Announcement {
 
     /// The volume is not listed on its node, and waits for that.
     pub fn not_listed(waiting: &Waiting) -> Self {
-        Self::warning(waiting.code(), format!(" waits: {waiting}"))
+        Self::warning(<&str>::from(waiting), format!(" waits: {waiting}"))
     }
 
     /// The API server did not take what would detach the volume from that node, or the driver takes long.

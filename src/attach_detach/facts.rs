@@ -37,12 +37,6 @@ pub enum Planned {
     Node,
 }
 
-impl Planned {
-    pub(super) fn label(self) -> &'static str {
-        self.into()
-    }
-}
-
 /// How far a forced detach is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Forced {

@@ -107,8 +107,8 @@ impl AttachDetachMetrics {
             (AttachDetachKey::NodeVolume(key), reason) => {
                 self.count(key, before, reason.as_ref());
                 let (waited, waits) = (waiting(before), waiting(reason.as_ref()));
-                if let Some(guard) = waits.map(Waiting::code).filter(|code| Waiting::GUARDS.contains(code))
-                    && waited.map(Waiting::code) != Some(guard)
+                if let Some(guard) = waits.map(<&str>::from).filter(|code| Waiting::GUARDS.contains(code))
+                    && waited.map(<&str>::from) != Some(guard)
                 {
                     self.refusals.with_label_values(&[guard]).inc();
                 }
@@ -133,7 +133,7 @@ impl AttachDetachMetrics {
             (AttachDetachKey::PodVolume(_, volume), Some(AttachDetachReason::Unresolved(why)))
                 if before != reason.as_ref() =>
             {
-                self.unresolved.with_label_values(&[why.code()]).inc();
+                self.unresolved.with_label_values(&[<&str>::from(why)]).inc();
                 log_unresolved(&key.named(), volume, why);
             }
             _ => {}
@@ -182,7 +182,7 @@ impl AttachDetachMetrics {
     /// Counts and logs the facts of a plan. What one event makes of `planned` must not grow with the cluster.
     pub fn take(&mut self, facts: PlanFacts, now: Instant) {
         for (kind, count) in facts.planned {
-            self.planned.with_label_values(&[kind.label()]).inc_by(count as u64);
+            self.planned.with_label_values(&[<&str>::from(kind)]).inc_by(count as u64);
         }
         for fact in facts.facts {
             match &fact {
@@ -218,7 +218,7 @@ fn waiting(reason: Option<&AttachDetachReason>) -> Option<&Waiting> {
 }
 
 fn log_unresolved(Named { object, namespace }: &Named, volume: &str, why: &WhyUnresolved) {
-    let reason = why.code();
+    let reason = <&str>::from(why);
     if why.is_permanent() {
         tracing::warn!(object, namespace, reason, volume, "volume of a pod cannot be attached");
     } else {

@@ -89,7 +89,8 @@ pub fn runner(
     if let Some(note) = lease_note.clone() {
         controller.force_waits.follow(note);
     }
-    let requests = Requests::new(&caller.of_subsystem(Requester::AttachDetach.label()), of_ours, lease_note);
+    let requests =
+        Requests::new(&caller.of_subsystem(<&str>::from(Requester::AttachDetach)), of_ours, lease_note);
     let parts = (controller, requests);
     let runner = Runner::new(parts, Arc::clone(objects), leadership, events, (metrics, alarms))?;
     backlog::register(runner.board(), objects, metrics)?;

@@ -20,12 +20,8 @@ use super::{
     plan::beyond_one_turn,
     queue::Key,
     state::{
-        actual::{
-            identification::{candidates, volume_of},
-            node::NodeState,
-            unpublishing::Sequence,
-        },
-        desired::{DesiredAttachment, populator, volume_name::VolumeId},
+        actual::{identification::candidates, node::NodeState, unpublishing::Sequence},
+        desired::{DesiredAttachment, populator, volume_name::VolumeId, volume_source::volume_of},
     },
 };
 use crate::controller::undone::Undone;

@@ -36,11 +36,6 @@ impl Phase {
             Operation::Detach => [Self::Unmount, Self::Unpublish, Self::Api, Self::Attacher],
         }
     }
-
-    /// Value of the label `phase`.
-    pub fn label(self) -> &'static str {
-        self.into()
-    }
 }
 
 /// How far a volume on a node is: what is measured of a report.

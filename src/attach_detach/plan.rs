@@ -30,12 +30,12 @@ use super::{
     queue::{AT_ONCE, Key},
     state::{
         actual::{
-            AttachmentCall, ForceReason, Mount, NodeVolume, ReportAsAttached, identification::volume_of,
-            unpublishing::Unpublishing,
+            AttachmentCall, ForceReason, Mount, NodeVolume, ReportAsAttached, unpublishing::Unpublishing,
         },
         desired::{
             DesiredAttachment,
             volume_name::{VolumeId, VolumeKind},
+            volume_source::volume_of,
         },
     },
 };

@@ -53,11 +53,6 @@ pub enum State {
 }
 
 impl State {
-    /// As it is shown.
-    pub fn code(self) -> &'static str {
-        self.into()
-    }
-
     /// The state of a volume on a node.
     pub fn of(node_volume: &NodeVolume) -> Self {
         let Some(attachment) = node_volume.attachment() else {
@@ -112,13 +107,6 @@ pub enum AttachDetachKey {
     PodVolume(PodKey, String),
     /// A VolumeAttachment that is not ours. The last in order: they are counted as what comes from here on.
     Foreign(AttachmentName),
-}
-
-impl AttachDetachKey {
-    /// The volume on a node that it is.
-    pub fn node_volume(&self) -> Option<&NodeVolumeKey> {
-        if let Self::NodeVolume(key) = self { Some(key) } else { None }
-    }
 }
 
 impl ReportKey for AttachDetachKey {
@@ -177,17 +165,17 @@ impl Reason for AttachDetachReason {
 
     fn code(&self) -> &'static str {
         match self {
-            Self::NodeVolume(_, Some(waiting), _) => waiting.code(),
-            Self::NodeVolume(state, None, _) => state.code(),
-            Self::Unresolved(why) => why.code(),
+            Self::NodeVolume(_, Some(waiting), _) => <&str>::from(waiting),
+            Self::NodeVolume(state, None, _) => <&str>::from(state),
+            Self::Unresolved(why) => <&str>::from(why),
             Self::Foreign(..) => "ForeignAttachment",
         }
     }
 
     fn state(&self) -> &'static str {
         match self {
-            Self::NodeVolume(state, ..) => state.code(),
-            Self::Unresolved(_) => State::Detached.code(),
+            Self::NodeVolume(state, ..) => <&str>::from(state),
+            Self::Unresolved(_) => <&str>::from(State::Detached),
             Self::Foreign(..) => "Foreign",
         }
     }

@@ -236,7 +236,7 @@ mod tests {
         let waiting = verdict.standing_off(&view, &why).waiting.expect("a wait");
         let ends_at = controller.second_writer.signal().expect("a signal").until;
         assert_eq!(
-            (waiting.code(), waiting.until()),
+            (<&str>::from(&waiting), waiting.until()),
             ("ForeignWriter", Some(controller.clock.wall(ends_at)))
         );
     }
@@ -336,7 +336,7 @@ mod tests {
         let now = Instant::now();
         let (mut controller, _) = controller(now);
         let waits = |controller: &AttachDetach, now| {
-            controller.hand_over(now).map(|waiting| (waiting.code(), waiting.until().is_some()))
+            controller.hand_over(now).map(|waiting| (<&str>::from(&waiting), waiting.until().is_some()))
         };
         controller.objects.unfenced().settle(now + Duration::from_mins(1));
         controller.end_stand_offs(now);

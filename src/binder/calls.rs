@@ -85,7 +85,7 @@ impl From<&PersistentVolumeClaim> for Shown {
             target: Target::Claim(claim.key()),
             uid: claim.metadata.uid.clone(),
             revision: claim.metadata.resource_version,
-            phase: claim.status.phase.as_str(),
+            phase: <&str>::from(claim.status.phase),
             other: (!named.is_empty()).then(|| Target::Volume(named.clone())),
         }
     }
@@ -97,7 +97,7 @@ impl From<&PersistentVolume> for Shown {
             target: Target::Volume(volume.key()),
             uid: volume.metadata.uid.clone(),
             revision: volume.metadata.resource_version,
-            phase: volume.status.phase.as_str(),
+            phase: <&str>::from(volume.status.phase),
             other: volume.spec.claim_ref.as_ref().map(|reference| Target::Claim(reference.key())),
         }
     }
@@ -336,11 +336,6 @@ impl WriteKind {
     /// Whether it is one of the four writes of a bind.
     pub fn is_bind(self) -> bool {
         matches!(self, Self::ReserveVolume | Self::VolumeBound | Self::NameVolume | Self::ClaimBound)
-    }
-
-    /// Value of log fields and of the label `op`.
-    pub fn as_str(self) -> &'static str {
-        self.into()
     }
 
     /// What it is to achieve, for people.

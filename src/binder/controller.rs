@@ -154,7 +154,7 @@ impl Planner {
             if let Target::Volume(name) = &target
                 && let Some(volume) = self.state.objects.volumes.get(name)
             {
-                self.recorder.writes(target, volume.status.phase.as_str());
+                self.recorder.writes(target, <&str>::from(volume.status.phase));
             }
         }
         plan.calls.push(op);

@@ -53,11 +53,6 @@ pub enum BindMode {
 }
 
 impl BindMode {
-    /// Value of the label.
-    pub fn label(self) -> &'static str {
-        self.into()
-    }
-
     /// How the two come together, as long as not all of the bind is written.
     pub fn of(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Self {
         let by_us = |metadata: &Meta| annotations::has(metadata, BOUND_BY_CONTROLLER);
@@ -89,11 +84,6 @@ impl MeasuredOperation {
             Target::Claim(_) => Self::Provision,
             Target::Volume(_) => Self::Delete,
         }
-    }
-
-    /// Value of the label.
-    pub fn as_str(self) -> &'static str {
-        self.into()
     }
 }
 
@@ -146,7 +136,7 @@ impl Durations {
                 if claim.status.phase != ClaimPhase::Bound
                     && let Some(volume) = volume
                 {
-                    self.binds(key, Some(BindMode::of(claim, volume)), step.as_str(), (since, now));
+                    self.binds(key, Some(BindMode::of(claim, volume)), <&str>::from(step), (since, now));
                 }
             }
             // If a volume is found then, all this time was ours.

@@ -21,7 +21,7 @@ pub enum Task {
 impl Task {
     pub fn label(&self) -> &'static str {
         match self {
-            Self::Write(kind) => kind.as_str(),
+            Self::Write(kind) => <&str>::from(kind),
             Self::Read => "read",
             Self::ReadClass(_) => "read_class",
         }

@@ -54,10 +54,10 @@ impl BinderMetrics {
             &BIND_BUCKETS,
         )?;
         for mode in BindMode::VARIANTS {
-            binds.expect(&[mode.label()]);
+            binds.expect(&[<&str>::from(mode)]);
         }
         metrics.register_traced(&binds)?;
-        let writes: Vec<&str> = WriteKind::VARIANTS.iter().map(|kind| kind.as_str()).collect();
+        let writes: Vec<&str> = WriteKind::VARIANTS.iter().map(<&str>::from).collect();
         Ok(Self {
             conflicts: write_conflicts(metrics, &writes)?,
             failures: metrics.counters(
@@ -90,23 +90,23 @@ impl BinderMetrics {
     pub fn observe(&self, sample: &Sample) {
         match sample {
             Sample::Took(operation, plugin, took) => {
-                let labels = [self.plugins.shown(plugin), operation.as_str()];
+                let labels = [self.plugins.shown(plugin), <&str>::from(operation)];
                 self.operations.with_label_values(&labels).observe(took.as_secs_f64());
             }
             Sample::Failed(operation, plugin) => {
                 for counter in &self.errors {
-                    counter.with_label_values(&[self.plugins.shown(plugin), operation.as_str()]).inc();
+                    counter.with_label_values(&[self.plugins.shown(plugin), <&str>::from(operation)]).inc();
                 }
             }
             Sample::Bound(mode, took, trace) => {
-                self.binds.observe(&[mode.label()], took.as_secs_f64(), *trace);
+                self.binds.observe(&[<&str>::from(mode)], took.as_secs_f64(), *trace);
             }
         }
     }
 
     /// Counts a write whose object had changed meanwhile.
     pub fn conflicted(&self, kind: WriteKind) {
-        self.conflicts.with_label_values(&[kind.as_str()]).inc();
+        self.conflicts.with_label_values(&[<&str>::from(kind)]).inc();
     }
 
     /// Counts requests that failed.

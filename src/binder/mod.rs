@@ -92,7 +92,7 @@ pub fn runner(
     let mut planner = Planner::new(Arc::clone(objects), options);
     planner.state.doubts = Doubts::lasting(caller.settle_time());
     planner.recorder.durations.trace(traces);
-    let caller = caller.of_subsystem(Requester::Binder.label());
+    let caller = caller.of_subsystem(<&str>::from(Requester::Binder));
     let mut requests = Requests::new(&caller, leadership.clone(), BinderMetrics::new(metrics)?);
     if let Some((plugins, hands)) = plugins {
         planner.state.plugins = plugins;

@@ -101,7 +101,7 @@ pub enum ClaimReason {
     #[error("asking the API server for storage class {0}")]
     ProvingClass(ClassName),
     /// A bind is on its way.
-    #[error("binding to {}: {}", .0, .1.as_str())]
+    #[error("binding to {}: {}", .0, <&str>::from(.1))]
     Binding(VolumeName, WriteKind),
     /// The volume is reserved for the claim, but it has no size.
     #[error("PersistentVolume {:?} is without a storage capacity", .0.as_str())]

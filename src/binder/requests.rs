@@ -150,7 +150,7 @@ fn log(op: &Op, attempt: u32, result: &Result<Answer, CallError>) {
                     "request failed"
                 );
             }
-            let request = op.call.write_kind().map_or("read", WriteKind::as_str);
+            let request = op.call.write_kind().map_or("read", Into::into);
             let about = op.call.target().map(tracing::field::display);
             let error = result.as_ref().err().map(tracing::field::display);
             tracing::debug!(object, namespace, request, about, attempt, error, "request answered");

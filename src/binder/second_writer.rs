@@ -82,7 +82,7 @@ pub(super) fn content(write: &Write) -> u64 {
         }
     }
     let mut hasher = DefaultHasher::new();
-    (write.kind.as_str(), body.to_string()).hash(&mut hasher);
+    (<&str>::from(write.kind), body.to_string()).hash(&mut hasher);
     hasher.finish()
 }
 

@@ -154,7 +154,7 @@ impl Sizes {
             total.with_label_values(&[&*plugin.name(), volume_mode(mode.as_deref())]).add(count);
             let by_class = if phase == VolumePhase::Bound { bound } else { unbound };
             by_class.with_label_values(&[&*class]).add(count);
-            phases.with_label_values(&[phase.as_str()]).add(count);
+            phases.with_label_values(&[<&str>::from(phase)]).add(count);
             if let Some((class, size)) = size {
                 released.with_label_values(&[self.classes.shown(&class)]).add(count * size.bytes());
             }
@@ -180,7 +180,7 @@ impl Sizes {
             let attributes_class = attributes_class.as_deref().unwrap_or_default();
             let labels = [namespace, self.class(class, of_volumes), attributes_class];
             *counts.entry((labels, *phase == ClaimPhase::Bound)).or_default() += number(*count);
-            phases.with_label_values(&[phase.as_str()]).add(number(*count));
+            phases.with_label_values(&[<&str>::from(phase)]).add(number(*count));
         }
         for (index, ((mut labels, is_bound), count)) in counts.into_iter().enumerate() {
             if index >= NAMESPACED {

@@ -20,7 +20,7 @@ use super::{
 pub const CALLS: usize = 16;
 
 /// Keys looked at in one plan, after which what has come in meanwhile goes first (L15).
-pub const LOOKS: usize = 500;
+const LOOKS: usize = 500;
 
 /// Failures in a row after which a conflict is told: what the next try mends is no news.
 const PATIENCE: u32 = 3;
@@ -39,29 +39,50 @@ pub struct Keys<K, R> {
     /// Those of which it was last reported that they wait for something.
     unsettled: BTreeSet<K>,
     reports: Vec<Report<K, R>>,
+    /// What users get to read with the next plan.
+    pub events: Vec<EventUpdate<K>>,
+    /// Whether this process leads: a standby has nothing to look at.
+    leads: bool,
+    /// How many were looked at since the last plan.
+    looks: usize,
 }
 
 impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
-    /// The key changed: what made a request about it fail may be over.
-    pub fn changed(&mut self, key: K, now: Instant) {
+    /// From now on there are keys to look at.
+    pub fn lead(&mut self, now: Instant) {
+        self.leads = true;
         self.queue.at(now);
-        self.retries.changed(&key, now);
-        self.queue.push(key);
     }
 
-    /// The next key that is neither busy nor waiting, as long as there is room for requests: so many others are under
-    /// way, about no key.
+    /// The key changed: what made a request about it fail may be over.
+    pub fn changed(&mut self, key: K, now: Instant) {
+        self.retries.changed(&key, now);
+        self.push(key, now);
+    }
+
+    /// The key is to be looked at.
+    pub fn push(&mut self, key: K, now: Instant) {
+        if self.leads {
+            self.queue.at(now);
+            self.queue.push(key);
+        }
+    }
+
+    /// The next key of this plan that is neither busy nor waiting, as long as there is room for requests: so many others are
+    /// under way, about no key.
     pub fn next(&mut self, under_way: usize, now: Instant) -> Option<K> {
         self.queue.at(now);
         for key in self.retries.take_due(now) {
             self.queue.retry(key);
         }
         while under_way + self.busy.len() < CALLS
+            && self.looks < LOOKS
             && let Some(key) = self.queue.pop()
         {
             if self.busy.contains(&key) {
                 self.again.insert(key);
             } else if !self.retries.waits(&key) {
+                self.looks += 1;
                 return Some(key);
             }
         }
@@ -83,8 +104,7 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
     pub fn ends(&mut self, key: &K, now: Instant) {
         self.busy.remove(key);
         if self.again.remove(key) {
-            self.queue.at(now);
-            self.queue.push(key.clone());
+            self.push(key.clone(), now);
         }
     }
 
@@ -97,8 +117,7 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
     fn pause(&mut self, key: &K, error: &CallError, is_read: bool, now: Instant, jitter: f64) {
         // Nothing was tried: it is decided anew when this process may write.
         if let CallError::NotLeader = error {
-            self.queue.at(now);
-            self.queue.push(key.clone());
+            self.push(key.clone(), now);
         }
         self.retries.failed_by(key, error, is_read, now, jitter);
     }
@@ -175,19 +194,19 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
         self.reports.push(Report::gone(key.clone()));
     }
 
-    /// A plan with these requests and events, when so many other requests are under way.
+    /// A plan with these requests, when so many others are under way.
     pub fn plan<C: Controller<Key = K, Reason = R, Measures = ()>>(
         &mut self,
         calls: Vec<C::Call>,
-        events: Vec<EventUpdate<K>>,
         under_way: usize,
         now: Instant,
     ) -> Plan<C> {
+        self.looks = 0;
         let has_room = under_way + self.busy.len() < CALLS;
         let more = (!self.queue.is_empty() && has_room).then_some(now);
         Plan {
             calls,
-            events,
+            events: std::mem::take(&mut self.events),
             reports: std::mem::take(&mut self.reports),
             others: None,
             counts: vec![self.queue.take_counts()],
@@ -226,6 +245,7 @@ mod tests {
         for (answer, comes, is_told) in cases {
             let mut keys: Keys<PodKey, EphemeralReason> = Keys::default();
             let key = PodKey::new("ns", "p");
+            keys.lead(now);
             keys.begins(&key);
             assert_eq!(keys.written(&key, &answer, now, 0.5).is_some(), is_told, "{answer:?}");
             assert_eq!(keys.next(0, now), comes.then_some(key), "{answer:?}");

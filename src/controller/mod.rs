@@ -86,7 +86,7 @@ pub trait Controller: Send + 'static {
     type Measures: Send;
 
     /// Reads the tables whole, once, when every kind has been listed.
-    fn load(&mut self, now: Instant);
+    fn load(&mut self, _now: Instant) {}
 
     /// Takes objects that changed. How they are now, the tables show.
     fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant);

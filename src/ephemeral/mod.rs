@@ -35,7 +35,7 @@ use self::{
 use crate::{
     controller::{
         Controller, Identity, Plan,
-        keys::{Keys, LOOKS},
+        keys::Keys,
         report::events::{EventUpdate, Topic},
         undone::Undone,
     },
@@ -50,12 +50,10 @@ const CLAIMS: Topic = "claims";
 pub struct EphemeralVolumes {
     objects: Arc<Objects>,
     keys: Keys<PodKey, EphemeralReason>,
-    events: Vec<EventUpdate<PodKey>>,
     /// Of claims that were not made with their pod, by pod, with its UID, and volume: how often others have deleted each
     /// (S46).
     undone: BTreeMap<PodKey, (Uid, BTreeMap<Text, Undone>)>,
     counts: CreateCounts,
-    leads: bool,
 }
 
 impl EphemeralVolumes {
@@ -71,8 +69,7 @@ impl EphemeralVolumes {
             gauge.set(i64::try_from(shown.templates().len()).unwrap_or(i64::MAX));
         };
         metrics.register_scraped(waiting, count)?;
-        let (keys, events, undone) = (Keys::default(), Vec::new(), BTreeMap::new());
-        Ok(Self { objects, keys, events, undone, counts, leads: false })
+        Ok(Self { objects, keys: Keys::default(), undone: BTreeMap::new(), counts })
     }
 
     /// The pods for whose volumes a claim of that name is.
@@ -94,7 +91,7 @@ impl EphemeralVolumes {
     fn stands(&mut self, pod: &Pod, reason: EphemeralReason) {
         let key = pod.key();
         let events = reason.event(pod).into_iter().collect();
-        self.events.push(EventUpdate::Hold(key.clone(), CLAIMS, events));
+        self.keys.events.push(EventUpdate::Hold(key.clone(), CLAIMS, events));
         match reason {
             EphemeralReason::Settled => self.keys.settled(&key, reason),
             EphemeralReason::Failed(..) => self.keys.failed(&key, reason),
@@ -119,7 +116,7 @@ impl EphemeralVolumes {
             objects.templates().forget(key);
             self.undone.remove(key);
             self.keys.gone(key);
-            self.events.push(EventUpdate::Forget(key.clone()));
+            self.keys.events.push(EventUpdate::Forget(key.clone()));
             return None;
         };
         let reason = match next_step(&pod, |claim| known(&objects, claim)) {
@@ -165,13 +162,7 @@ impl Controller for EphemeralVolumes {
     type Answer = PersistentVolumeClaim;
     type Measures = ();
 
-    fn load(&mut self, _: Instant) {}
-
     fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
-        if !self.leads {
-            return;
-        }
-        self.keys.queue.at(now);
         for object in objects {
             match object {
                 ObjectRef::Pod(key) => {
@@ -189,7 +180,7 @@ impl Controller for EphemeralVolumes {
                         self.keys.retries.clear(&key);
                         self.undone.remove(&key);
                     }
-                    self.keys.queue.push(key);
+                    self.keys.push(key, now);
                 }
                 ObjectRef::Claim(claim) => {
                     for pod in self.pods_of(&claim) {
@@ -236,9 +227,8 @@ impl Controller for EphemeralVolumes {
     }
 
     fn lead(&mut self, now: Instant) {
-        self.leads = true;
+        self.keys.lead(now);
         self.objects.templates().want();
-        self.keys.queue.at(now);
         self.objects.pods.for_each(|pod| {
             if pod.has_templates() {
                 self.keys.queue.push(pod.key());
@@ -248,11 +238,10 @@ impl Controller for EphemeralVolumes {
 
     fn plan(&mut self, now: Instant) -> Plan<Self> {
         let mut calls = Vec::new();
-        for _ in 0..LOOKS {
-            let Some(key) = self.keys.next(0, now) else { break };
+        while let Some(key) = self.keys.next(0, now) {
             calls.extend(self.look(&key, now));
         }
-        self.keys.plan(calls, std::mem::take(&mut self.events), 0, now)
+        self.keys.plan(calls, 0, now)
     }
 }
 

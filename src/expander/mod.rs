@@ -29,7 +29,7 @@ use self::{
 };
 use crate::controller::{
     Controller, Identity, Plan,
-    keys::{Keys, LOOKS},
+    keys::Keys,
     report::events::{EventUpdate, Topic},
 };
 
@@ -55,30 +55,27 @@ const FAILURE: Topic = "failure";
 pub struct Expander {
     objects: Arc<Objects>,
     keys: Keys<ExpandingClaim, ExpansionReason>,
-    events: Vec<EventUpdate<ExpandingClaim>>,
     /// Of claims that wait: who expands the volume, and whether the claim has been told to name that driver.
     expansions: BTreeMap<ExpandingClaim, (Expansion, Resizer, bool)>,
-    leads: bool,
 }
 
 impl Expander {
     /// The controller over the shared tables.
     pub fn new(objects: Arc<Objects>) -> Self {
-        let (keys, events, expansions) = (Keys::default(), Vec::new(), BTreeMap::new());
-        Self { objects, keys, events, expansions, leads: false }
+        Self { objects, keys: Keys::default(), expansions: BTreeMap::new() }
     }
 
     /// Reports where a claim stands, to operators and on the claim.
     fn stands(&mut self, key: &ExpandingClaim, claim: &PersistentVolumeClaim, reason: ExpansionReason) {
         let events = reason.event(claim).into_iter().collect();
-        let mut hold = |topic, events| self.events.push(EventUpdate::Hold(key.clone(), topic, events));
+        let mut hold = |topic, events| self.keys.events.push(EventUpdate::Hold(key.clone(), topic, events));
         match reason {
             ExpansionReason::Failed { .. } => {
                 hold(FAILURE, events);
                 self.keys.failed(key, reason);
             }
             ExpansionReason::Settled => {
-                self.events.push(EventUpdate::Forget(key.clone()));
+                self.keys.events.push(EventUpdate::Forget(key.clone()));
                 self.expansions.remove(key);
                 self.keys.settled(key, reason);
             }
@@ -98,7 +95,7 @@ impl Expander {
     fn look(&mut self, key: &ExpandingClaim) -> Option<Call> {
         let Some(claim) = self.objects.claims.get(&key.0) else {
             self.expansions.remove(key);
-            self.events.push(EventUpdate::Forget(key.clone()));
+            self.keys.events.push(EventUpdate::Forget(key.clone()));
             self.keys.gone(key);
             return None;
         };
@@ -117,7 +114,7 @@ impl Expander {
                         *is_told |= claim.metadata.annotation(STORAGE_RESIZER) == Some(driver);
                         if !*is_told {
                             let events = ExpansionReason::Waits(resizer).event(&claim).into_iter().collect();
-                            self.events.push(EventUpdate::Hold(key.clone(), EXPANSION, events));
+                            self.keys.events.push(EventUpdate::Hold(key.clone(), EXPANSION, events));
                             self.keys.begins_to_read(key);
                             return Some(Call::Annotate(key.clone(), annotate(&claim, driver)));
                         }
@@ -179,8 +176,6 @@ impl Controller for Expander {
     type Answer = Answer;
     type Measures = ();
 
-    fn load(&mut self, _: Instant) {}
-
     fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
         for object in objects {
             let claim = match object {
@@ -191,7 +186,7 @@ impl Controller for Expander {
                 }
                 _ => None,
             };
-            if let Some(claim) = claim.filter(|_| self.leads) {
+            if let Some(claim) = claim {
                 self.keys.changed(ExpandingClaim(claim), now);
             }
         }
@@ -230,8 +225,7 @@ impl Controller for Expander {
     }
 
     fn lead(&mut self, now: Instant) {
-        self.leads = true;
-        self.keys.queue.at(now);
+        self.keys.lead(now);
         // All others are as large as they are to be.
         self.objects.claims.for_each(|claim| {
             let volume = self.objects.volumes.get(&claim.spec.volume_name);
@@ -243,12 +237,10 @@ impl Controller for Expander {
 
     fn plan(&mut self, now: Instant) -> Plan<Self> {
         let mut calls = Vec::new();
-        for _ in 0..LOOKS {
-            let Some(key) = self.keys.next(0, now) else { break };
+        while let Some(key) = self.keys.next(0, now) {
             calls.extend(self.look(&key));
         }
-        let events = std::mem::take(&mut self.events);
-        self.keys.plan(calls, events, 0, now)
+        self.keys.plan(calls, 0, now)
     }
 }
 

@@ -328,7 +328,7 @@ fn link(view: &View<'_>, volume: &VolumeId, node: &NodeName, node_volume: &NodeV
     };
     let state = match attachment {
         None if volume.kind() == VolumeKind::Csi => "no VolumeAttachment",
-        _ => node_volume.state.code(),
+        _ => <&str>::from(node_volume.state),
     };
     link.detail(format!("on {node}  {state}")).since(since)
 }
@@ -355,7 +355,7 @@ fn written_next(
 
 fn at_rest(subject: &ObjectRef, node: &NodeName, state: State) -> Link {
     let told = format!("not attached to {node}");
-    Link::told(subject, state.code(), &[("node", node), ("told", &told)]).verdict(Verdict::Healthy)
+    Link::told(subject, <&str>::from(state), &[("node", node), ("told", &told)]).verdict(Verdict::Healthy)
 }
 
 /// What a wait comes to.
@@ -383,9 +383,9 @@ fn waits(
         // A driver goes by the name of the PersistentVolume: the end of the one would take the other.
         Waiting::HeldByNode { conflict } if conflict.node == *node => ("HeldByNode here", String::new()),
         Waiting::HeldByNode { conflict } => ("HeldByNode", conflict.node.to_string()),
-        Waiting::ForeignAttachment { name } => (waiting.code(), name.to_string()),
-        Waiting::Unreadable { object } => (waiting.code(), object.clone()),
-        _ => (waiting.code(), String::new()),
+        Waiting::ForeignAttachment { name } => (<&str>::from(waiting), name.to_string()),
+        Waiting::Unreadable { object } => (<&str>::from(waiting), object.clone()),
+        _ => (<&str>::from(waiting), String::new()),
     };
     let asked = match waiting {
         Waiting::AttachError { at, .. } | Waiting::DetachError { at, .. } => {
@@ -427,7 +427,7 @@ fn unmounts(
     waiting: &Waiting,
     unforced: Unforced,
 ) -> Link {
-    let (subject, code, is_gone) = (subject(volume, node), waiting.code(), view.is_gone(node));
+    let (subject, code, is_gone) = (subject(volume, node), <&str>::from(waiting), view.is_gone(node));
     let state =
         if is_gone { "does not exist".to_owned() } else { format!("is not Ready{}", silent_for(view, node)) };
     let (kind, patience) = match unforced {

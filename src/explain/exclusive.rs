@@ -11,20 +11,15 @@ use std::{
 
 use apiserver::{
     ids::{AttachmentName, NodeName, VolumeName},
-    kinds::{Meta, Narrow, PersistentVolume, Pod, VolumeAttachment},
+    kinds::{Narrow, Pod, VolumeAttachment},
 };
 use k8s_openapi::jiff::Timestamp;
 
 use super::snapshot::Snapshot;
 use crate::attach_detach::{
     dry_run::Outlook,
-    state::desired::{
-        volume_name::VolumeId,
-        volume_source::{CsiVolume, Sharing, Storage, of_persistent_volume},
-    },
+    state::desired::{volume_name::VolumeId, volume_source::source_of},
 };
-
-type Volumes = BTreeMap<VolumeName, Arc<PersistentVolume>>;
 
 /// A disk may be written from two machines: told before all else.
 pub(super) const ATTACHED_TWICE: &str = "ExclusiveAttachedTwice";
@@ -52,12 +47,12 @@ struct Places {
 }
 
 pub(super) fn look(snapshot: &Snapshot, outlook: &Outlook) -> BTreeMap<VolumeId, Twice> {
-    let volumes = snapshot.objects.volumes.snapshot();
     let mut all: BTreeMap<VolumeId, Places> = BTreeMap::new();
     for attachment in snapshot.objects.attachments.snapshot().into_values() {
-        let Some(volume) = source(&attachment, &volumes) else { continue };
+        let Some(volume) = source_of(&snapshot.objects, &attachment) else { continue };
+        let is_exclusive = volume.is_exclusive();
         let places = all.entry(volume.id).or_default();
-        places.is_exclusive |= volume.sharing == Sharing::Exclusive;
+        places.is_exclusive |= is_exclusive;
         places.attachments.push(attachment);
     }
     if snapshot.is_listed::<Pod>() {
@@ -92,19 +87,6 @@ fn in_use(snapshot: &Snapshot, outlook: &Outlook, all: &mut BTreeMap<VolumeId, P
             places.in_use.insert(node);
         }
     }
-}
-
-/// The volume that an attachment is of, as its driver knows it: also of an in-tree plugin that a driver has taken over.
-fn source(attachment: &VolumeAttachment, volumes: &Volumes) -> Option<CsiVolume> {
-    let source = &attachment.spec.source;
-    let storage = match &source.persistent_volume_name {
-        Some(name) => {
-            let volume = volumes.get(name)?;
-            of_persistent_volume(&volume.metadata, &volume.spec)
-        }
-        None => of_persistent_volume(&Meta::default(), source.inline_volume_spec.as_deref()?),
-    };
-    if let Ok(Storage::Csi(volume)) = storage { Some(volume) } else { None }
 }
 
 /// How an attachment holds its volume, the firmest first. One that is being deleted does so until it is gone, with any value of `attached`:

@@ -29,7 +29,7 @@ mod exclusive;
 mod foreign;
 mod links;
 mod node;
-pub(crate) mod page;
+pub mod page;
 mod pod;
 mod provisioner;
 pub mod read;

@@ -296,8 +296,8 @@ fn unresolved(view: &View<'_>, pod: &ObjectRef, name: &str, why: &WhyUnresolved)
         WhyUnresolved::NodeNotManaged(_) => {
             let ObjectRef::Pod(key) = pod else { return None };
             let is_up = get::<Pod>(view, key).is_none_or(|pod| pod.status.phase != PodPhase::Pending);
-            Some(Link::told_of(pod, why.code(), if is_up { "pod" } else { "pending pod" }, facts))
+            Some(Link::told_of(pod, <&str>::from(why), if is_up { "pod" } else { "pending pod" }, facts))
         }
-        _ => Some(Link::told_of(pod, why.code(), "pod", facts)),
+        _ => Some(Link::told_of(pod, <&str>::from(why), "pod", facts)),
     }
 }

@@ -36,11 +36,6 @@ impl Verdict {
         if age::is_long(since, now) { Self::Blocked } else { Self::Waiting }
     }
 
-    /// As it is printed.
-    pub(super) fn as_str(self) -> &'static str {
-        self.into()
-    }
-
     /// Exit code of the commands that ask (0 healthy, 1 waiting, 2 blocked, 3 not found, 6 forbidden).
     pub fn exit_code(self) -> u8 {
         match self {

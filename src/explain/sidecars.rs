@@ -37,13 +37,6 @@ pub enum Sidecar {
     Resizer,
 }
 
-impl Sidecar {
-    /// In a sentence.
-    pub(super) fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
 /// Whether it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
@@ -148,7 +141,7 @@ impl<'a> Sidecars<'a> {
 
     /// Why a side-car that was asked for something at that time counts as absent, if it does.
     pub fn absence(&self, driver: &str, sidecar: Sidecar, asked: Option<Timestamp>) -> Option<String> {
-        let (now, name) = (self.snapshot.taken_at, sidecar.as_str());
+        let (now, name) = (self.snapshot.taken_at, <&str>::from(sidecar));
         match self.presence(driver, sidecar) {
             Presence::Seen | Presence::Unknown => None,
             Presence::Gone(since) => {
@@ -186,7 +179,7 @@ impl<'a> Sidecars<'a> {
     fn client_limit(&self, driver: &str, sidecar: Sidecar) -> Option<f64> {
         let (namespace, name) = self.holder(driver, sidecar)?;
         let pod = self.snapshot.details.get(&ObjectRef::Pod(PodKey::new(namespace, name)))?;
-        let program = format!("csi-{}", sidecar.as_str());
+        let program = format!("csi-{}", <&str>::from(sidecar));
         let is_it = |it: &&Value| field(it, "image").contains(&program) || field(it, "name") == program;
         let words = words_of(pod.pointer("/spec/containers")?.as_array()?.iter().find(is_it)?);
         // Go's flags have one dash or two.

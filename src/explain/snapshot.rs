@@ -26,7 +26,7 @@ use crate::{
     attach_detach::{self, AttachDetachOptions},
     binder::{self, BinderOptions, calls::Target},
     durations::parse_duration,
-    fence::arguments::{is_on, is_rolling, value, words},
+    fence::arguments::{is_on, is_rolling, of_deployment, value},
 };
 
 /// Something that the reader was not allowed to see, or that did not arrive.
@@ -204,8 +204,8 @@ impl Snapshot {
     pub(super) fn ruler_flags(&self) -> Option<Vec<&str>> {
         let deployment = self.deployment().filter(|it| !is_rolling(it))?;
         let runs = deployment.pointer("/spec/replicas").is_none_or(|replicas| *replicas != 0);
-        let words = words(deployment.pointer("/spec/template/spec").filter(|_| runs)?);
-        (!is_on(&words, "--fence", false)).then_some(words)
+        let words = of_deployment(Some(deployment));
+        (runs && !is_on(&words, "--fence", false)).then_some(words)
     }
 
     /// What attach/detach would do next, with the flags of who rules as far as they are to be seen.

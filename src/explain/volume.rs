@@ -107,7 +107,7 @@ fn without_owner(view: &View<'_>, subject: &ObjectRef, volume: &PersistentVolume
         };
         let is_absent =
             matches!(view.sidecars().presence(driver, sidecar), Presence::NotSeen | Presence::Gone(_));
-        is_absent.then(|| format!("the {} of {driver}, which is not there,", sidecar.as_str()))
+        is_absent.then(|| format!("the {} of {driver}, which is not there,", <&str>::from(sidecar)))
     };
     let mut finalizers = volume.metadata.finalizers.iter().filter(|_| age::is_long(deleted, view.now()));
     let (finalizer, told) = finalizers.find_map(|finalizer| Some((finalizer, owner(finalizer)?)))?;

@@ -11,6 +11,11 @@ pub fn words(pod_spec: &Value) -> Vec<&str> {
     containers.flat_map(words_of).collect()
 }
 
+/// Those of the pods of a Deployment; none without one.
+pub fn of_deployment(deployment: Option<&Value>) -> Vec<&str> {
+    deployment.and_then(|it| it.pointer("/spec/template/spec")).map(words).unwrap_or_default()
+}
+
 /// Those of one container.
 pub fn words_of(container: &Value) -> Vec<&str> {
     let lists = [container.get("command"), container.get("args")].into_iter().flatten();

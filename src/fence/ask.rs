@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apiserver::{connect::ApiServer, error_chain};
+use apiserver::{connect::ApiServer, error_chain, tables::watch::page_uri};
 use http::{HeaderValue, Method, Request, header::CONTENT_TYPE};
 use kube::Client;
 use serde_json::{Value, json};
@@ -100,17 +100,17 @@ const LONGEST_PAGE: Duration = Duration::from_mins(1);
 /// # Errors
 /// See [`NoAnswer`].
 pub async fn each(client: &Client, path: &str, mut take: impl FnMut(&Value)) -> Result<(), NoAnswer> {
-    let mut next = String::new();
+    let mut next = None::<String>;
     loop {
-        let request = request(Method::GET, &format!("{path}?limit={PAGE}&continue={next}"), None)?;
+        let request = request(Method::GET, &page_uri(path, PAGE, next.as_deref()), None)?;
         let page = match answer(client, request, LONGEST_PAGE).await {
             Err(NoAnswer::Refused(404, _)) => Value::Null,
             page => page?,
         };
         page.get("items").and_then(Value::as_array).into_iter().flatten().for_each(&mut take);
-        match page.pointer("/metadata/continue").and_then(Value::as_str) {
-            Some(token) if !token.is_empty() => token.clone_into(&mut next),
-            _ => return Ok(()),
+        next = Some(text(&page, "/metadata/continue").to_owned()).filter(|token| !token.is_empty());
+        if next.is_none() {
+            return Ok(());
         }
     }
 }
@@ -124,6 +124,17 @@ pub async fn read(client: &Client, path: &str) -> Result<Option<Value>, NoAnswer
         Ok(object) => Ok(Some(object)),
         Err(NoAnswer::Refused(404, _)) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// The same; `None` also if the server refuses to show it.
+///
+/// # Errors
+/// The server does not answer.
+pub async fn read_if_allowed(client: &Client, path: &str) -> Result<Option<Value>, NoAnswer> {
+    match read(client, path).await {
+        Err(NoAnswer::Refused(..)) => Ok(None),
+        answer => answer,
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Fence {
     /// The ServiceAccount in kube-system as which it writes (`--use-service-account-credentials`).
     pub account: &'static str,
     /// API group and resources that it creates, changes or deletes.
-    writes: &'static [(&'static str, &'static [&'static str])],
+    pub writes: &'static [(&'static str, &'static [&'static str])],
 }
 
 const OF_ATTACHMENTS: (&str, &[&str]) =
@@ -118,13 +118,6 @@ impl Fence {
     /// The user who is fenced off.
     pub fn user(&self) -> String {
         format!("system:serviceaccount:kube-system:{}", self.account)
-    }
-
-    /// Whether it denies this user's writes of a resource, given as `volumeattachments` or `nodes/status`.
-    pub fn names(&self, user: &str, group: &str, resource: &str) -> bool {
-        let is_named =
-            |(known, resources): &&(&str, &[&str])| *known == group && resources.contains(&resource);
-        user == self.user() && self.writes.iter().any(|rule| is_named(&rule))
     }
 
     /// What tells one content of the fence from every other, within the message of a denial.

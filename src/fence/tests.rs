@@ -50,10 +50,6 @@ fn each_fence_has_a_user_a_name_and_a_mark_of_its_own() {
     marks.sort();
     marks.dedup();
     assert_eq!(marks.len(), count);
-    let fence = Fence::of("persistentvolume-attach-detach-controller").unwrap();
-    assert!(fence.names(&fence.user(), "", "nodes/status"));
-    assert!(!fence.names(&fence.user(), "", "nodes"));
-    assert!(!fence.names("system:serviceaccount:kube-system:node-controller", "", "nodes/status"));
 }
 
 fn refused<T>(words: String) -> Result<T, NoAnswer> {

@@ -102,7 +102,7 @@ fn table() -> Vec<MetricRow> {
     let protected = ["protected_claim", "protected_volume", "protected_vac"];
     let small = [&protected[..], &["ephemeral_volumes", "expanding_claim"]].concat();
     let kinds = || of(&[&["attachment", "pod_volume", "claim", "volume"][..], &small].concat());
-    let phases = |operation| of(&[&Phase::of(operation).map(Phase::label)[..], &[TOTAL]].concat());
+    let phases = |operation| of(&[&Phase::of(operation).map(<&str>::from)[..], &[TOTAL]].concat());
     let claim = || {
         let attributes = ("volume_attributes_class", said("name, empty for none"));
         vec![("namespace", said("name, `_other`")), class(), attributes]
@@ -120,9 +120,9 @@ fn table() -> Vec<MetricRow> {
     };
     let writes: Vec<&str> = ["delete_attachment", "patch_node_status"]
         .into_iter()
-        .chain(WriteKind::VARIANTS.iter().map(|kind| kind.as_str()))
+        .chain(WriteKind::VARIANTS.iter().map(<&str>::from))
         .collect();
-    let modes: Vec<&str> = BindMode::VARIANTS.iter().map(|mode| mode.label()).collect();
+    let modes: Vec<&str> = BindMode::VARIANTS.iter().map(<&str>::from).collect();
     let controllers = ["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"];
     vec![
         kcm("apiserver_delegated_authn_request_duration_seconds", vec![("code", status())]),
@@ -303,16 +303,13 @@ fn table() -> Vec<MetricRow> {
         alpha(
             "mooring_observe_acts_total",
             vec![
-                (
-                    "operation",
-                    of(&MutationKind::VARIANTS.iter().map(|kind| kind.as_str()).collect::<Vec<_>>()),
-                ),
+                ("operation", of(&MutationKind::VARIANTS.iter().map(<&str>::from).collect::<Vec<_>>())),
                 ("outcome", of(&["mooring_first", "ruler_first", "not_judged", "different"])),
             ],
         ),
         alpha(
             "mooring_observe_differences_total",
-            vec![("kind", of(&DifferenceKind::VARIANTS.iter().map(|kind| kind.label()).collect::<Vec<_>>()))],
+            vec![("kind", of(&DifferenceKind::VARIANTS.iter().map(<&str>::from).collect::<Vec<_>>()))],
         ),
     ]
 }

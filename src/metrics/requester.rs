@@ -11,10 +11,3 @@ pub enum Requester {
     /// The binder.
     Binder,
 }
-
-impl Requester {
-    /// Value of the label.
-    pub fn label(self) -> &'static str {
-        self.into()
-    }
-}

@@ -154,7 +154,7 @@ fn volume(was: &PersistentVolume, is: &PersistentVolume) -> Vec<Mutation> {
         _ => {}
     }
     if was.status.phase != is.status.phase {
-        found.push(of(MutationKind::VolumePhase, is, is.status.phase.as_str()));
+        found.push(of(MutationKind::VolumePhase, is, <&str>::from(is.status.phase)));
     }
     if is.metadata.annotation(MIGRATED_TO) != was.metadata.annotation(MIGRATED_TO) {
         found.push(of(MutationKind::Annotate, is, MIGRATED_TO));
@@ -179,7 +179,7 @@ fn claim(was: &PersistentVolumeClaim, is: &PersistentVolumeClaim) -> Vec<Mutatio
         found.push(of(MutationKind::AskResizer, is, ""));
     }
     if was.status.phase != is.status.phase {
-        found.push(of(MutationKind::ClaimPhase, is, is.status.phase.as_str()));
+        found.push(of(MutationKind::ClaimPhase, is, <&str>::from(is.status.phase)));
     }
     found.extend(finalizers(was, &is.metadata));
     found

@@ -16,15 +16,18 @@ use serde::Serialize;
 
 use super::{
     acts::Shape,
-    holders::{holder, volume_of},
+    holders::holder,
     mutation::{Mutation, MutationKind},
     past::Earlier,
     situations::Situation,
 };
-use crate::binder::{
-    annotations::{BIND_COMPLETED, has},
-    dry_run::all_mismatches,
-    matching::predicate::Mismatch,
+use crate::{
+    attach_detach::state::desired::volume_source::source_of,
+    binder::{
+        annotations::{BIND_COMPLETED, has},
+        dry_run::all_mismatches,
+        matching::predicate::Mismatch,
+    },
 };
 
 /// All laws that acts are held against, by their numbers in docs/spec/safety.md.
@@ -95,7 +98,7 @@ pub(super) fn judge(
         (MutationKind::VolumePhase, Some(Shape::Volume(was)), Some(Shape::Volume(is))) => {
             match is.status.phase {
                 VolumePhase::Released | VolumePhase::Failed | VolumePhase::Available => {
-                    let set = format!("sets it {}, although", is.status.phase.as_str());
+                    let set = format!("sets it {}, although", <&str>::from(is.status.phase));
                     Judged::by("S23", of_live_claim(world, was, &set))
                 }
                 _ => Judged::default(),
@@ -114,7 +117,7 @@ pub(super) fn judge(
 }
 
 fn second_attachment(world: &Objects, made: &VolumeAttachment) -> Option<String> {
-    let (volume, node) = (volume_of(world, made)?, &made.spec.node_name);
+    let (volume, node) = (source_of(world, made)?, &made.spec.node_name);
     let holder = holder(world, &volume, node)?;
     let id = &volume.id;
     Some(format!("{id} is for one node alone; it is attached to node/{node} while node/{holder} has it"))
@@ -125,7 +128,7 @@ fn detach((world, past): (&Objects, &Earlier), was: &VolumeAttachment, now: Time
     let Some(node) = world.nodes.get(name) else {
         return Judged { named: Some(Situation::DetachedFromGoneNode), ..Judged::by("S4", None) };
     };
-    let Some(id) = volume_of(world, was).map(|volume| volume.id) else { return Judged::default() };
+    let Some(id) = source_of(world, was).map(|volume| volume.id) else { return Judged::default() };
     let is_listed = node.lists(id.as_str()).then(|| {
         format!("the attachment of {id} is deleted while status.volumesAttached of node/{name} lists it")
     });

@@ -33,11 +33,11 @@ impl ObserveMetrics {
         };
         for kind in MutationKind::VARIANTS {
             for outcome in OUTCOMES {
-                counts.acts.with_label_values(&[kind.as_str(), outcome]).reset();
+                counts.acts.with_label_values(&[<&str>::from(kind), outcome]).reset();
             }
         }
         for kind in DifferenceKind::VARIANTS {
-            counts.differences.with_label_values(&[kind.label()]).reset();
+            counts.differences.with_label_values(&[<&str>::from(kind)]).reset();
         }
         Ok(counts)
     }
@@ -50,12 +50,12 @@ impl ObserveMetrics {
             for (outcome, count) in
                 OUTCOMES.into_iter().zip([mooring_first, ruler_first, not_judged, different])
             {
-                let counter = self.acts.with_label_values(&[kind.as_str(), outcome]);
+                let counter = self.acts.with_label_values(&[<&str>::from(kind), outcome]);
                 counter.inc_by(count.saturating_sub(counter.get()));
             }
         }
         for (kind, count) in &summary.difference_counts {
-            let counter = self.differences.with_label_values(&[kind.label()]);
+            let counter = self.differences.with_label_values(&[<&str>::from(kind)]);
             counter.inc_by(count.saturating_sub(counter.get()));
         }
     }

@@ -59,11 +59,6 @@ pub enum MutationKind {
 }
 
 impl MutationKind {
-    /// Value of a label.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-
     /// What was done, before the name of the object.
     fn verb(self) -> &'static str {
         match self {

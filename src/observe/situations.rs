@@ -42,13 +42,6 @@ pub enum Situation {
     HandedOver,
 }
 
-impl Situation {
-    /// Its name in the summary.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
 /// What a change of an object of one of the kinds that the loops write to leads to.
 pub(super) fn situation(before: Option<&Shape>, after: Option<&Shape>) -> Option<Situation> {
     match (before, after) {

@@ -32,14 +32,9 @@ pub enum DifferenceKind {
 }
 
 impl DifferenceKind {
-    /// Value of a label.
-    pub fn label(self) -> &'static str {
-        self.into()
-    }
-
     /// Its name, before a line.
     pub fn name(self) -> String {
-        self.label().to_uppercase().replace('_', " ")
+        <&str>::from(self).to_uppercase().replace('_', " ")
     }
 }
 
@@ -234,7 +229,7 @@ impl Summary {
                 count => format!("{:.2} s", tally.lead_seconds / count as f64),
             };
             let KindTally { acts, mooring_first, ruler_first, not_judged, .. } = tally;
-            let name = kind.as_str();
+            let name = <&str>::from(kind);
             let _ = writeln!(
                 text,
                 "{name:<18} {acts:>6} {mooring_first:>14} {mean:>10} {ruler_first:>12} {not_judged:>11}"
@@ -246,7 +241,7 @@ impl Summary {
         }
         let _ = writeln!(text, "\nDangerous situations seen");
         for (situation, count) in &self.situations {
-            let _ = writeln!(text, "{:<25} {count:>6}", situation.as_str());
+            let _ = writeln!(text, "{:<25} {count:>6}", <&str>::from(situation));
         }
         if !self.users.is_empty() {
             let _ = writeln!(text, "\nActs by user");

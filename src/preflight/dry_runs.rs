@@ -8,7 +8,7 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use crate::fence::{
-    ask::{LONGEST_ANSWER, NoAnswer, answer, apply, lacks_right, read},
+    ask::{LONGEST_ANSWER, NoAnswer, answer, apply, lacks_right, read, text},
     policies::{BINDINGS, Fence, POLICIES, apply_path},
     probe::hidden,
 };
@@ -85,7 +85,7 @@ pub(super) async fn manifests(client: &Client) -> Value {
 
 /// Kind and name of an object, and where its dry run is applied.
 fn applied(object: &Value) -> (String, String) {
-    let text = |at: &str| object.pointer(at).and_then(Value::as_str).unwrap_or_default();
+    let text = |at: &str| text(object, at);
     let (version, kind, name) = (text("/apiVersion"), text("/kind"), text("/metadata/name"));
     let root = if version.contains('/') { "/apis" } else { "/api" };
     let namespace = match text("/metadata/namespace") {

@@ -11,9 +11,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::dry_runs::{self, DAEMON_USER};
-use crate::fence::{
-    ask::{NoAnswer, ask, each, read},
-    policies::Fence,
+use crate::{
+    attach_detach::state::desired::volume_source::Sharing,
+    fence::{
+        ask::{NoAnswer, ask, each, read, text},
+        policies::Fence,
+    },
 };
 
 /// KCM's pods, where they are to be seen.
@@ -160,11 +163,15 @@ async fn kept(client: &Client, path: &str, is_kept: fn(&Value) -> bool) -> Resul
     Ok(json!({ "items": kept }))
 }
 
+/// Whether several nodes may have a volume, by its spec, if that says so.
+pub fn sharing(spec: &Value) -> Option<Sharing> {
+    let modes = spec.get("accessModes")?.as_array()?;
+    Some(Sharing::of(modes.iter().filter_map(Value::as_str)))
+}
+
 /// Whether it is a pod of KCM's recycler, in whatever namespace its template names.
 pub fn is_recycler(pod: &Value) -> bool {
-    pod.pointer("/metadata/name")
-        .and_then(Value::as_str)
-        .is_some_and(|name| name.starts_with("recycler-for-"))
+    text(pod, "/metadata/name").starts_with("recycler-for-")
 }
 
 /// Whether it names a FlexVolume without a PersistentVolume.

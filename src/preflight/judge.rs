@@ -7,13 +7,16 @@ use serde_json::{Value, json};
 
 use super::{
     Level, Line,
-    facts::{PreflightFacts, PreflightTopic, has_flex_volume, is_recycler},
+    facts::{PreflightFacts, PreflightTopic, has_flex_volume, is_recycler, sharing},
     manager::Manager,
 };
-use crate::fence::{
-    arguments::{is_on, words},
-    ask::lacks_right,
-    policies::Fence,
+use crate::{
+    attach_detach::state::desired::volume_source::Sharing,
+    fence::{
+        arguments::{is_on, of_deployment},
+        ask::{lacks_right, text},
+        policies::Fence,
+    },
 };
 
 /// Versions of the API server on which this was tried.
@@ -71,20 +74,20 @@ fn fine(evidence: impl Into<String>) -> CheckResult {
     (Level::Ok, evidence.into(), "")
 }
 
-fn text<'a>(object: &'a Value, at: &str) -> &'a str {
-    object.pointer(at).and_then(Value::as_str).unwrap_or_default()
-}
-
 fn name(object: &Value) -> &str {
     text(object, "/metadata/name")
 }
 
 /// Some names, and how many more there are.
 fn some(names: &BTreeSet<&str>) -> String {
-    let shown: Vec<&str> = names.iter().take(NAMES_TOLD).copied().collect();
-    let more = names.len().saturating_sub(NAMES_TOLD);
-    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{rest}", shown.join(", "))
+    some_of(names.iter().copied(), NAMES_TOLD)
+}
+
+/// The first of some names, and how many more there are.
+pub fn some_of<'a>(names: impl ExactSizeIterator<Item = &'a str>, most: usize) -> String {
+    let more = names.len().saturating_sub(most);
+    let shown = names.take(most).collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
 fn version(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
@@ -219,7 +222,7 @@ fn daemon(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, Stri
         return Ok((Level::Warn, "there is no Deployment mooring in mooring-system".to_owned(), todo));
     }
     let ready = deployment.pointer("/status/readyReplicas").and_then(Value::as_u64).unwrap_or_default();
-    let words = deployment.pointer("/spec/template/spec").map(words).unwrap_or_default();
+    let words = of_deployment(Some(deployment));
     let evidence = format!("{ready} replicas of mooring are ready");
     let (is_fenced, are_off) = (is_on(&words, "--fence", false), are_off(facts, fences));
     if !is_fenced && !are_off {
@@ -302,16 +305,9 @@ fn sources(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> 
 }
 
 fn attachments(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
-    let modes: BTreeMap<&str, &Value> = facts
-        .items(PreflightTopic::Volumes)?
-        .filter_map(|volume| Some((name(volume), volume.pointer("/spec/accessModes")?)))
-        .collect();
-    let is_exclusive = |volume: &str| {
-        let modes = modes.get(volume).and_then(|modes| modes.as_array());
-        modes.is_some_and(|modes| {
-            modes.iter().all(|mode| mode == "ReadWriteOnce" || mode == "ReadWriteOncePod")
-        })
-    };
+    let is_exclusive = |volume: &&Value| volume.get("spec").and_then(sharing) == Some(Sharing::Exclusive);
+    let exclusive = facts.items(PreflightTopic::Volumes)?.filter(is_exclusive).map(name);
+    let exclusive: BTreeSet<&str> = exclusive.collect();
     let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
     let (mut stuck, mut silent) = (BTreeSet::new(), BTreeSet::new());
     for attachment in facts.items(PreflightTopic::Attachments)? {
@@ -329,7 +325,7 @@ fn attachments(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, Stri
     }
     let twice: BTreeSet<&str> = nodes
         .iter()
-        .filter(|(volume, count)| **count > 1 && is_exclusive(volume))
+        .filter(|(volume, count)| **count > 1 && exclusive.contains(*volume))
         .map(|(volume, _)| *volume)
         .collect();
     if !twice.is_empty() {

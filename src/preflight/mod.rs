@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use strum::IntoStaticStr;
 
-pub(crate) use judge::{judge, loop_users};
+pub(crate) use judge::{judge, loop_users, some_of};
 pub(crate) use manager::Manager;
 
 /// How it stands with one check.

@@ -9,8 +9,8 @@ use crate::{
     config::Controllers,
     explain::{report::Verdict, sheet::clean},
     fence::{
-        arguments::{controllers, words},
-        ask::{NoAnswer, read},
+        arguments::{controllers, of_deployment},
+        ask::read_if_allowed,
         policies::Fence,
     },
     preflight::{
@@ -40,8 +40,7 @@ pub(super) fn fences_of(
     };
     let asked = asked.map(|list| parse(list, USAGE)).transpose()?;
     let blocked = Verdict::Blocked.exit_code();
-    let spec = deployment.and_then(|deployment| deployment.pointer("/spec/template/spec"));
-    let theirs = spec.map(|spec| parse(&controllers(&words(spec)), blocked)).transpose()?;
+    let theirs = deployment.map(|it| parse(&controllers(&of_deployment(Some(it))), blocked)).transpose()?;
     if let (Some(asked), Some(theirs)) = (&asked, &theirs)
         && asked.running != theirs.running
     {
@@ -68,11 +67,9 @@ pub async fn run(args: &PreflightArgs) -> Result<Verdict, QueryStop> {
     for context in contexts {
         let choice = Choice { context: context.clone(), ..args.choice.clone() };
         let client = ApiServer::choose(&choice).await?.client()?;
-        let deployment = match read(&client, DEPLOYMENT).await {
-            // The check of the daemon says so.
-            Err(NoAnswer::Refused(..)) => None,
-            answer => answer.map_err(|error| QueryStop(UNREACHABLE, error.to_string()))?,
-        };
+        // The check of the daemon says that it may not be seen.
+        let deployment = read_if_allowed(&client, DEPLOYMENT).await;
+        let deployment = deployment.map_err(|error| QueryStop(UNREACHABLE, error.to_string()))?;
         let fences = fences_of(args.controllers.as_deref(), deployment.as_ref())?;
         let facts = PreflightFacts::read(&client, &fences).await;
         let facts = facts.map_err(|error| QueryStop(UNREACHABLE, error.to_string()))?;

@@ -22,8 +22,8 @@ use crate::{
     attach_detach::state::desired::{volume_name::VolumeId, volume_source::Sharing},
     config::{Controllers, StorageController},
     fence::{
-        arguments::{self, controllers, is_on, is_rolling, words},
-        ask::{NoAnswer, client, each, read, text},
+        arguments::{self, controllers, is_on, is_rolling, of_deployment},
+        ask::{NoAnswer, client, each, read, read_if_allowed, text},
         policies::Fence,
         probe::{hidden, look, raised},
         state::{FenceLook, FenceProof, FenceState, Proven},
@@ -31,7 +31,7 @@ use crate::{
     },
     preflight::{
         Manager,
-        facts::{DEPLOYMENT, MANAGER_LEASE, MANAGERS, items, unwritable},
+        facts::{DEPLOYMENT, MANAGER_LEASE, MANAGERS, items, sharing, unwritable},
     },
 };
 
@@ -312,25 +312,20 @@ fn lasts(lease: &Value) -> Duration {
     Duration::from_secs(seconds.unwrap_or(15))
 }
 
-/// The arguments of the daemon.
-fn arguments(deployment: Option<&Value>) -> Vec<&str> {
-    deployment.and_then(|deployment| deployment.pointer("/spec/template/spec")).map(words).unwrap_or_default()
-}
-
 /// Whether a Deployment runs a controller; as far as its flags can be read.
 fn runs(deployment: Option<&Value>, name: &str) -> bool {
-    let ours = Controllers::parse(&controllers(&arguments(deployment)));
+    let ours = Controllers::parse(&controllers(&of_deployment(deployment)));
     ours.map_or(true, |ours| ours.running.iter().any(|controller| controller.name() == name))
 }
 
 /// Where the daemon has its lease.
 pub(super) fn daemon_lease(deployment: Option<&Value>) -> String {
-    let [namespace, name] = arguments::daemon_lease(&arguments(deployment));
+    let [namespace, name] = arguments::daemon_lease(&of_deployment(deployment));
     format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
 }
 
 pub(super) fn daemon(deployment: Option<&Value>) -> DaemonStanding {
-    let arguments = arguments(deployment);
+    let arguments = of_deployment(deployment);
     let Some(deployment) = deployment else { return DaemonStanding::default() };
     let number = |at: &str| deployment.pointer(at).and_then(Value::as_u64);
     DaemonStanding {
@@ -349,11 +344,10 @@ async fn switched_off(
     client: &kube::Client,
     deployment: Option<&Value>,
 ) -> Result<Vec<&'static str>, NoAnswer> {
-    let Ok(ours) = Controllers::parse(&controllers(&arguments(deployment))) else { return Ok(Vec::new()) };
-    let pods = match read(client, MANAGERS).await {
-        Err(NoAnswer::Refused(..)) => None,
-        pods => pods?,
+    let Ok(ours) = Controllers::parse(&controllers(&of_deployment(deployment))) else {
+        return Ok(Vec::new());
     };
+    let pods = read_if_allowed(client, MANAGERS).await?;
     let manager = pods.filter(|_| deployment.is_some()).map(|pods| Manager::of_pods(&pods));
     let names = ours.running.iter().map(|controller| controller.name());
     Ok(names.filter(|name| manager.as_ref().is_some_and(|manager| manager.may_have_off(name))).collect())
@@ -448,6 +442,5 @@ impl UnlistedVolumes {
 }
 
 fn is_shared(spec: &Value) -> bool {
-    let modes = spec.get("accessModes").and_then(Value::as_array);
-    modes.is_some_and(|modes| Sharing::of(modes.iter().filter_map(Value::as_str)) == Sharing::Shared)
+    sharing(spec) == Some(Sharing::Shared)
 }

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::fence::{policies::Fence, state::UNBROKEN};
+use crate::{
+    fence::{policies::Fence, state::UNBROKEN},
+    preflight::some_of,
+};
 
 /// Who is to rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -501,8 +504,5 @@ fn until_exited(order: SwitchOrder, manager: &ManagerStanding) -> Option<SwitchS
 }
 
 pub(super) fn names(volumes: &[String]) -> String {
-    let told: Vec<&str> = volumes.iter().take(VOLUMES_TOLD).map(String::as_str).collect();
-    let more = volumes.len().saturating_sub(VOLUMES_TOLD);
-    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    told.join(", ") + &rest
+    some_of(volumes.iter().map(String::as_str), VOLUMES_TOLD)
 }

@@ -7,7 +7,7 @@ use kube::Client;
 use super::step::Direction;
 use crate::{
     fence::{
-        ask::{NoAnswer, read},
+        ask::{NoAnswer, read, read_if_allowed},
         policies::Fence,
     },
     preflight::{
@@ -28,11 +28,7 @@ pub(super) async fn shared_user(
     if to == Direction::KubeControllerManager {
         return Ok(None);
     }
-    let pods = match read(client, MANAGERS).await {
-        Err(NoAnswer::Refused(..)) => None,
-        pods => pods?,
-    };
-    let pods = pods.unwrap_or_default();
+    let pods = read_if_allowed(client, MANAGERS).await?.unwrap_or_default();
     let (mut missing, mut unread) = (BTreeSet::new(), None);
     if Manager::of_pods(&pods).pods == 0 {
         for fence in fences {

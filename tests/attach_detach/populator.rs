@@ -107,8 +107,8 @@ fn facts(volume: &DesiredVolume, expected: Option<&PlanFacts>) -> PlanFacts {
 
 fn why(why: &WhyUnresolved) -> String {
     match why {
-        WhyUnresolved::MalformedSource(_, error) => format!("{}: {}", why.code(), problem(error)),
-        _ => why.code().to_owned(),
+        WhyUnresolved::MalformedSource(_, error) => format!("{}: {}", <&str>::from(why), problem(error)),
+        _ => <&str>::from(why).to_owned(),
     }
 }
 

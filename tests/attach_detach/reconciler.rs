@@ -207,7 +207,7 @@ fn run(case: &Case, compared: &mut Comparison) {
             let then = Then {
                 publish: publish.to_owned(),
                 step: step.map(str::to_owned),
-                wait: verdict.waiting.map(|waiting| waiting.code().to_owned()),
+                wait: verdict.waiting.map(|waiting| <&str>::from(waiting).to_owned()),
             };
             (node.to_string(), then)
         })

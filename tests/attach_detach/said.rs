@@ -12,7 +12,7 @@ use apiserver::{
 use mooring::attach_detach::{
     calls::{AttachmentRequest, Call},
     guard::second_writer::ActTarget,
-    reasons::NodeVolumeKey,
+    reasons::{AttachDetachKey, NodeVolumeKey},
 };
 use tokio::time::Instant;
 
@@ -144,6 +144,11 @@ fn of(event: &Event) -> Words {
 /// A volume on a node as a line of `waits`.
 pub fn pair(NodeVolumeKey { volume, node }: &NodeVolumeKey) -> String {
     format!("{} on {node}", word(volume.as_str()))
+}
+
+/// The same of what is reported, if it is about a volume on a node.
+pub fn pair_of(key: &AttachDetachKey) -> Option<String> {
+    if let AttachDetachKey::NodeVolume(key) = key { Some(pair(key)) } else { None }
 }
 
 /// A request as a line of `sends`.

@@ -41,7 +41,7 @@ use test_support::cases::comparison::{Comparison, in_place};
 use tokio::time::Instant;
 
 use super::{
-    said::{Written, line, pair, sum, words},
+    said::{Written, line, pair_of, sum, words},
     world::{Forms, Key, World, apply, decode},
 };
 
@@ -355,7 +355,7 @@ impl<'a> Play<'a> {
     /// Reason codes of the pairs that wait.
     fn waits(&self) -> BTreeMap<String, &'static str> {
         let waits = self.reporting.reporter.board().waits().into_iter();
-        waits.filter_map(|(key, wait)| Some((pair(key.node_volume()?), wait.reason.code()))).collect()
+        waits.filter_map(|(key, wait)| Some((pair_of(&key)?, wait.reason.code()))).collect()
     }
 
     /// Time passes as it does for the process: from one moment at which it wants to wake to the next.
@@ -559,7 +559,7 @@ impl<'a> Play<'a> {
         if let Some(looks) = &step.looks {
             let waits = self.reporting.reporter.board().waits().into_iter();
             let time = |next: Instant| next.duration_since(self.now).as_secs();
-            let seen = waits.filter_map(|(key, wait)| Some((pair(key.node_volume()?), time(wait.next?))));
+            let seen = waits.filter_map(|(key, wait)| Some((pair_of(&key)?, time(wait.next?))));
             compared.same(&["looks"], looks, &seen.collect::<BTreeMap<_, _>>());
         }
         if let Some(note) = &step.lease_is {

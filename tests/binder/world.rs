@@ -412,7 +412,7 @@ impl World {
             Call::Read { .. } | Call::Directory(_) => None,
             Call::Write(write) => {
                 self.writes += 1;
-                self.written.push(write.kind.as_str());
+                self.written.push(<&str>::from(write.kind));
                 self.faults.iter().copied().find(|fault| fault.at() == number)
             }
         };
@@ -484,9 +484,9 @@ pub fn recyclers() -> Recyclers {
 fn line(sample: &Sample) -> String {
     match sample {
         Sample::Took(operation, plugin, time) => {
-            format!("took {} {plugin} {}s", operation.as_str(), time.as_secs())
+            format!("took {} {plugin} {}s", <&str>::from(operation), time.as_secs())
         }
-        Sample::Failed(operation, plugin) => format!("failed {} {plugin}", operation.as_str()),
+        Sample::Failed(operation, plugin) => format!("failed {} {plugin}", <&str>::from(operation)),
         Sample::Bound(_, time, _) => format!("bound {}s", time.as_secs()),
     }
 }

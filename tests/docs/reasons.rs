@@ -130,7 +130,8 @@ impl Group {
     }
 }
 
-/// The literals that `fn code` of this `impl` returns, or with which the rows in its `fn row` begin.
+/// The literals that `fn code` of this `impl` returns, or with which the rows in its `fn row` begin; without either, the names of
+/// the variants of its enum.
 fn returned(file: &str, of: &str) -> Vec<String> {
     let text = files::read(file);
     let implementation =
@@ -140,9 +141,8 @@ fn returned(file: &str, of: &str) -> Vec<String> {
         (Some(rows), _) => {
             rows.split(" (\"").skip(1).filter_map(|row| row.split('"').next()).map(str::to_owned).collect()
         }
-        (None, Some(code)) if code.contains("self.into()") => variants(&text, of),
         (None, Some(code)) => code.split('"').skip(1).step_by(2).map(str::to_owned).collect(),
-        (None, None) => panic!("{file}: {of}has neither fn row nor fn code"),
+        (None, None) => variants(&text, of),
     };
     assert!(!codes.is_empty(), "{file}: fn code of {of}returns nothing that can be read");
     codes

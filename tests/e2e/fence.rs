@@ -207,8 +207,12 @@ async fn names_every_write(stage: Stage) {
         })
         .collect();
     assert!(found.is_ok(), "{written:#?}");
+    let is_open = |(entry, fence): &(&Entry, &Fence)| {
+        let of_group = fence.writes.iter().filter(|(group, _)| *group == entry.group);
+        entry.user != fence.user() || !of_group.flat_map(|(_, all)| *all).any(|it| *it == entry.resource)
+    };
     let open: Vec<_> = writes(&requests)
-        .filter(|(entry, fence)| !fence.names(&entry.user, &entry.group, &entry.resource))
+        .filter(is_open)
         .map(|(entry, fence)| format!("{} {} {}/{}", fence.account, entry.verb, entry.group, entry.resource))
         .collect();
     assert_eq!(open, Vec::<String>::new(), "{written:#?}");

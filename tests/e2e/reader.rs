@@ -177,7 +177,7 @@ async fn holder(stage: &Stage) {
         let node_volumes = node_volumes(&snapshot);
         let waiting =
             node_volumes.iter().find(|(node, ..)| node == "n2").map(|(_, waiting, _)| waiting.clone());
-        let code = waiting.flatten().map(|waiting| waiting.code());
+        let code = waiting.flatten().map(<&str>::from);
         assert_eq!(code, Some("HeldByNode"), "{kind}: {node_volumes:?}");
         assert!(node_volumes.iter().any(|(node, ..)| node == "n1"), "{kind}: {node_volumes:?}");
     }
@@ -208,7 +208,7 @@ async fn sees_a_stuck_attachment(stage: Stage) {
     assert!(found.metadata.is_terminating() && found.status.detach_error.is_some());
     let node_volumes = node_volumes(&snapshot);
     let [(node, Some(waiting), None)] = node_volumes.as_slice() else { panic!("{node_volumes:?}") };
-    assert_eq!((node.as_str(), waiting.code()), ("n1", "DetachError"));
+    assert_eq!((node.as_str(), <&str>::from(waiting)), ("n1", "DetachError"));
     attacher.change(|behaviour| behaviour.detach = Reaction::Succeed(std::time::Duration::ZERO));
     cluster.detached("v1", "n1").await;
 }

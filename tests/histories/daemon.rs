@@ -387,15 +387,22 @@ impl Daemon {
     pub fn waiting_for(&self, codes: &[&str]) -> BTreeSet<String> {
         let waits = self.reports.board().waits();
         let of_these = waits.iter().filter(|(_, wait)| codes.contains(&wait.reason.code()));
-        let keys = of_these.filter_map(|(key, _)| key.node_volume());
-        keys.map(|key| key.volume.attachment_name(&key.node).to_string()).collect()
+        let names = of_these.filter_map(|(key, _)| match key {
+            AttachDetachKey::NodeVolume(key) => Some(key.volume.attachment_name(&key.node).to_string()),
+            _ => None,
+        });
+        names.collect()
     }
 
     /// Volumes that wait for something of these codes on some node, as the daemon says.
     pub fn volumes_waiting_for(&self, codes: &[&str]) -> BTreeSet<VolumeId> {
         let waits = self.reports.board().waits();
         let of_these = waits.into_iter().filter(|(_, wait)| codes.contains(&wait.reason.code()));
-        of_these.filter_map(|(key, _)| Some(key.node_volume()?.volume.clone())).collect()
+        let volumes = of_these.filter_map(|(key, _)| match key {
+            AttachDetachKey::NodeVolume(key) => Some(key.volume),
+            _ => None,
+        });
+        volumes.collect()
     }
 
     /// What the daemon says it waits for.

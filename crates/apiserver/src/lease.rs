@@ -240,13 +240,6 @@ pub enum Fitness {
     Unfenced,
 }
 
-impl Fitness {
-    /// In one word, for metrics.
-    pub fn label(self) -> &'static str {
-        self.into()
-    }
-}
-
 /// What may be done about the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {

@@ -18,13 +18,6 @@ pub enum Review {
     Authorities,
 }
 
-impl Review {
-    /// As in the log.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
 /// Why a connection was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]

@@ -172,7 +172,11 @@ impl Reviewer {
         };
         answer.map_err(|error| {
             if begins {
-                tracing::warn!(review = review.as_str(), error, "could not review clients: they are refused");
+                tracing::warn!(
+                    review = <&str>::from(review),
+                    error,
+                    "could not review clients: they are refused"
+                );
             }
             ReviewError::Failed(error)
         })

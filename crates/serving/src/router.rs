@@ -31,6 +31,7 @@ pub(super) const LONGEST_SETTING: usize = 4 * 1024;
 /// All paths.
 #[derive(Clone, derive_more::Debug)]
 #[debug("{paths:?}")]
+#[must_use]
 pub struct Router {
     axum: axum::Router,
     paths: Vec<&'static str>,
@@ -45,7 +46,6 @@ impl Default for Router {
 
 impl Router {
     /// Answers the methods of one path.
-    #[must_use]
     pub fn route(mut self, path: &'static str, methods: MethodRouter) -> Self {
         self.paths.push(path);
         let axum = self.axum.route(path, methods.fallback(method_not_allowed));
@@ -53,14 +53,12 @@ impl Router {
     }
 
     /// Answers one path with what may be much: made apart, one at a time. It is the same whatever a query says.
-    #[must_use]
     pub fn page(self, path: &'static str, make: impl Fn() -> Answer + Send + Sync + 'static) -> Self {
         let page = Arc::new(Page::new(Box::new(move |_| make())));
         self.route(path, get(async move |audience| show(&page, audience, None).await))
     }
 
     /// The same, or to a query a part of it.
-    #[must_use]
     pub fn rows(self, path: &'static str, make: Box<MakeRows>) -> Self {
         let page = Arc::new(Page::new(make));
         let answer = async move |audience, RawQuery(query): RawQuery| {
@@ -71,7 +69,6 @@ impl Router {
     }
 
     /// Answers one path with JSON.
-    #[must_use]
     pub fn json<Document: Serialize>(
         self,
         path: &'static str,
@@ -81,7 +78,6 @@ impl Router {
     }
 
     /// Answers one path with health checks.
-    #[must_use]
     pub fn checks(self, path: &'static str, checks: Checks) -> Self {
         let checks = Arc::new(checks);
         let answer = async move |Extension(audience): Extension<Audience>, RawQuery(query): RawQuery| {
@@ -91,7 +87,6 @@ impl Router {
     }
 
     /// Shows and sets something under one path: the text of a request's body in, a sentence out, or what is wrong with it.
-    #[must_use]
     pub fn setting(
         self,
         path: &'static str,

@@ -298,11 +298,6 @@ impl Waiting {
         "ObjectUnreadable",
         "ForeignAttachment",
     ];
-
-    /// The reason code (user-experience §3), also in metrics and logs.
-    pub fn code(&self) -> &'static str {
-        self.into()
-    }
 }
 
 pub(in crate::attach_detach) fn wait(report_as_attached: ReportAsAttached, waiting: Waiting) -> NodeVerdict {

@@ -15,12 +15,10 @@ use apiserver::{
 
 use crate::attach_detach::{
     known::Known,
-    state::{
-        actual::identification::volume_of,
-        desired::{
-            DesiredState,
-            volume_name::{VolumeId, VolumeKind},
-        },
+    state::desired::{
+        DesiredState,
+        volume_name::{VolumeId, VolumeKind},
+        volume_source::volume_of,
     },
 };
 

@@ -1,6 +1,9 @@
 //! A live list in pages, of which nothing is kept but what the caller takes of each object.
 
-use apiserver::call::{CallError, Caller, Request, Verb};
+use apiserver::{
+    call::{CallError, Caller, Request, Verb},
+    tables::watch::page_uri,
+};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, value::RawValue};
 
@@ -15,25 +18,18 @@ struct Page<'a> {
     items: Vec<&'a RawValue>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
+#[derive(Deserialize)]
 struct PageMeta {
-    r#continue: String,
-}
-
-/// Where a page is, which the last one names, if there was one.
-fn page_path(path: &str, token: &str) -> String {
-    let mut query = form_urlencoded::Serializer::new(String::new());
-    query.append_pair("limit", &PAGE.to_string());
-    if !token.is_empty() {
-        query.append_pair("continue", token);
-    }
-    format!("{path}?{}", query.finish())
+    r#continue: Option<String>,
 }
 
 /// Hands each object of a page on. Returns where the next page is, if there is one. An object that cannot be read is no silence
 /// of the server: it stays so until somebody mends it.
-fn read<T: DeserializeOwned>(body: &[u8], kind: &str, take: &mut impl FnMut(T)) -> Result<String, CallError> {
+fn read<T: DeserializeOwned>(
+    body: &[u8],
+    kind: &str,
+    take: &mut impl FnMut(T),
+) -> Result<Option<String>, CallError> {
     let page = serde_json::from_slice::<Page<'_>>(body).ok().filter(|page| page.kind == kind);
     let page = page.ok_or_else(|| CallError::Unknown(format!("unreadable {kind}")))?;
     for item in page.items {
@@ -46,7 +42,7 @@ fn read<T: DeserializeOwned>(body: &[u8], kind: &str, take: &mut impl FnMut(T)) 
             CallError::Refused { code: 200, message: format!("{kind}: {name} cannot be read") }
         })?);
     }
-    Ok(page.metadata.r#continue)
+    Ok(page.metadata.r#continue.filter(|token| !token.is_empty()))
 }
 
 /// Lists at the most recent revision, and hands each object of the list on. What cannot be read proves nothing (S42).
@@ -59,12 +55,12 @@ pub async fn list<T: DeserializeOwned>(
     kind: &str,
     mut take: impl FnMut(T),
 ) -> Result<(), CallError> {
-    let mut next = String::new();
+    let mut next = None::<String>;
     loop {
-        let path = page_path(path, &next);
+        let path = page_uri(path, PAGE, next.as_deref());
         let body = caller.send(&Request { verb: Verb::Get, path, body: None }).await?;
         next = read(&body, kind, &mut take)?;
-        if next.is_empty() {
+        if next.is_none() {
             return Ok(());
         }
     }
@@ -91,7 +87,10 @@ mod tests {
             let take = &mut |claim: PersistentVolumeClaim| names.push(claim.metadata.name.to_string());
             super::read(page.as_bytes(), kind, take).map(|next| (next, names))
         };
-        assert_eq!(read(page(kind, claim(json!({})))), Ok(("next".to_owned(), vec!["data".to_owned()])));
+        assert_eq!(
+            read(page(kind, claim(json!({})))),
+            Ok((Some("next".to_owned()), vec!["data".to_owned()]))
+        );
         let Err(CallError::Refused { message, .. }) = read(page(kind, claim(json!("s3cret")))) else {
             panic!("the server has answered");
         };

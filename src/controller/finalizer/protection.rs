@@ -23,11 +23,7 @@ use super::{
     reasons::ProtectionReason,
     step::{FinalizerStep, patch},
 };
-use crate::controller::{
-    Controller, Identity, Plan,
-    keys::{Keys, LOOKS},
-    undone::Undone,
-};
+use crate::controller::{Controller, Identity, Plan, keys::Keys, undone::Undone};
 
 /// The controller.
 #[derive(Debug)]
@@ -43,7 +39,6 @@ pub struct Protection<K: Protected> {
     listing: BTreeSet<ListOf<K>>,
     /// Objects that nothing uses, as a live list has just shown.
     unused: BTreeMap<K, Uid>,
-    leads: bool,
 }
 
 impl<K: Protected> Protection<K> {
@@ -57,7 +52,6 @@ impl<K: Protected> Protection<K> {
             to_list: BTreeMap::new(),
             listing: BTreeSet::new(),
             unused: BTreeMap::new(),
-            leads: false,
         }
     }
 
@@ -172,7 +166,7 @@ impl<K: Protected> Protection<K> {
                 self.keys.stands(&key, ProtectionReason::InUse(user));
             } else if !self.keys.retries.waits(&key) {
                 self.unused.insert(key.clone(), uid);
-                self.keys.queue.push(key);
+                self.keys.push(key, now);
             }
         }
     }
@@ -194,7 +188,7 @@ impl<K: Protected> Controller for Protection<K> {
         for object in objects {
             let mut keys = self.users.changed(&object, &self.objects);
             keys.extend(K::of(&object));
-            for key in keys.into_iter().filter(|_| self.leads) {
+            for key in keys {
                 self.keys.changed(key, now);
             }
         }
@@ -209,7 +203,6 @@ impl<K: Protected> Controller for Protection<K> {
                 }
             }
             Call::Users(list, waiting) => {
-                self.keys.queue.at(now);
                 self.listing.remove(&list);
                 self.listed(waiting, result, now, jitter);
             }
@@ -217,8 +210,7 @@ impl<K: Protected> Controller for Protection<K> {
     }
 
     fn lead(&mut self, now: Instant) {
-        self.leads = true;
-        self.keys.queue.at(now);
+        self.keys.lead(now);
         // All others are as they are to be.
         K::Object::table(&self.objects).for_each(|object| {
             if FinalizerStep::of(object.metadata(), K::FINALIZER) != FinalizerStep::Nothing {
@@ -229,8 +221,7 @@ impl<K: Protected> Controller for Protection<K> {
 
     fn plan(&mut self, now: Instant) -> Plan<Self> {
         let mut calls = Vec::new();
-        for _ in 0..LOOKS {
-            let Some(key) = self.keys.next(self.listing.len(), now) else { break };
+        while let Some(key) = self.keys.next(self.listing.len(), now) {
             calls.extend(self.look(&key, now));
         }
         for (list, waiting) in std::mem::take(&mut self.to_list) {
@@ -241,6 +232,6 @@ impl<K: Protected> Controller for Protection<K> {
                 calls.push(Call::Users(list, waiting.into_iter().collect()));
             }
         }
-        self.keys.plan(calls, Vec::new(), self.listing.len(), now)
+        self.keys.plan(calls, self.listing.len(), now)
     }
 }

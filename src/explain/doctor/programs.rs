@@ -24,7 +24,7 @@ use crate::{
         subject,
     },
     fence::{
-        arguments::{controllers, daemon_lease, is_rolling, words},
+        arguments::{controllers, daemon_lease, is_rolling, of_deployment},
         controllers::Controllers,
         policies::{FENCES, Fence, NAME_BEGINS, POLICIES},
     },
@@ -61,10 +61,10 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
         return;
     }
     // If it does not tell the namespace, each of the usual name: one may be left over.
-    let template = snapshot.deployment().and_then(template);
-    let [namespace, name] = daemon_lease(&template.map(words).unwrap_or_default());
+    let deployment = snapshot.deployment();
+    let [namespace, name] = daemon_lease(&of_deployment(deployment));
     let ours = snapshot.leases.iter().filter(|Lease { metadata, .. }| {
-        let is_there = template.is_none() || metadata.namespace.as_deref() == Some(namespace);
+        let is_there = deployment.is_none() || metadata.namespace.as_deref() == Some(namespace);
         is_there && metadata.name.as_deref() == Some(name)
     });
     let told = match ours.map(held_until).max() {
@@ -76,15 +76,11 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
     groups.tell(FENCED_WITHOUT_RULER, "", (0, ""), &[("told", &told)]);
 }
 
-fn template(deployment: &Value) -> Option<&Value> {
-    deployment.pointer("/spec/template/spec")
-}
-
 /// The controllers of those fences whose loops the Deployment of mooring does not run, as far as that is to be seen. While it
 /// rolls out, a leader may be of the template before.
 fn unneeded<'a>(snapshot: &Snapshot, names: impl Iterator<Item = &'a str>) -> Vec<&'static str> {
-    let settled = snapshot.deployment().filter(|deployment| !is_rolling(deployment)).and_then(template);
-    let list = settled.and_then(|spec| Controllers::parse(&controllers(&words(spec))).ok());
+    let settled = snapshot.deployment().filter(|deployment| !is_rolling(deployment));
+    let list = settled.and_then(|it| Controllers::parse(&controllers(&of_deployment(Some(it)))).ok());
     let Some(Controllers { running, .. }) = list else { return Vec::new() };
     let is_run = |fence: &&Fence| running.iter().any(|controller| controller.name() == fence.controller);
     let fences = names.filter_map(|name| FENCES.iter().find(|fence| fence.name() == name));

@@ -325,7 +325,7 @@ fn stage(
     outlook: &NodeVolumeOutlook,
 ) -> (DrainStage, Option<Timestamp>, String) {
     let is_alive = node.is_some_and(Node::kubelet_speaks);
-    let code = outlook.waiting.as_ref().map(Waiting::code);
+    let code = outlook.waiting.as_ref().map(<&str>::from);
     if let Some(pod) = pods.iter().find(|pod| pod.metadata.is_terminating()) {
         // When its grace is over.
         let since = pod.metadata.deletion_timestamp.as_deref().copied();

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use apiserver::ids::NodeName;
 use axum::{
     Router,
     extract::{Path, RawQuery, Request, State},
@@ -17,8 +18,13 @@ use http::{StatusCode, header};
 
 use super::{guard::Guard, layout, links::Links, reason, source::PageSource, views};
 use crate::explain::{
+    doctor::doctor,
+    drain::drain,
+    explain,
+    read::Question,
     reasons,
     report::Verdict,
+    snapshot::Snapshot,
     subject::{self, is_name},
 };
 
@@ -33,31 +39,31 @@ const POLICY: &str =
 const HTML: &str = "text/html; charset=utf-8";
 
 /// The pages of a source.
-struct Site<S> {
-    source: S,
+struct Site {
+    source: PageSource,
     links: Links,
 }
 
-type Shared<S> = State<Arc<Site<S>>>;
+type Shared = State<Arc<Site>>;
 
 /// Pages for one person on this machine.
-pub fn router<S: PageSource + 'static>(source: S, guard: Guard) -> Router {
-    let links = Links::new(&guard.base(), source.program());
+pub fn router(source: PageSource, guard: Guard) -> Router {
+    let links = Links::new(&guard.base(), source.program);
     let path = |rest: &str| links.path(rest);
     let asset = |kind, text: &'static str| get(async move || reply(StatusCode::OK, kind, text.to_owned()));
     Router::new()
-        .route(path("").trim_end_matches('/'), get(waiting::<S>))
-        .route(&path(""), get(waiting::<S>))
+        .route(path("").trim_end_matches('/'), get(waiting))
+        .route(&path(""), get(waiting))
         .route(&path("page.css"), asset("text/css; charset=utf-8", STYLE))
         .route(&path("page.js"), asset("text/javascript; charset=utf-8", SCRIPT))
         .route(&path("icon.svg"), asset("image/svg+xml", ICON))
-        .route(&path("go"), get(go::<S>))
-        .route(&path("reason/{code}"), get(about_reason::<S>))
-        .route(&path("node/{name}"), get(node::<S>))
-        .route(&path("o/{kind}/{name}"), get(object::<S>))
-        .route(&path("o/{kind}/{namespace}/{name}"), get(object::<S>))
-        .fallback(async |State(site): Shared<S>| site.nowhere())
-        .method_not_allowed_fallback(async |State(site): Shared<S>| {
+        .route(&path("go"), get(go))
+        .route(&path("reason/{code}"), get(about_reason))
+        .route(&path("node/{name}"), get(node))
+        .route(&path("o/{kind}/{name}"), get(object))
+        .route(&path("o/{kind}/{namespace}/{name}"), get(object))
+        .fallback(async |State(site): Shared| site.nowhere())
+        .method_not_allowed_fallback(async |State(site): Shared| {
             let why = ("Nothing is changed here", "Only GET and HEAD are answered.");
             ([(header::ALLOW, "GET, HEAD")], site.without(StatusCode::METHOD_NOT_ALLOWED, why.0, why.1))
         })
@@ -72,12 +78,14 @@ async fn admitted(State(guard): State<Guard>, request: Request, next: Next) -> R
     }
 }
 
-async fn waiting<S: PageSource>(State(site): Shared<S>) -> Response {
-    let found = site.source.waiting().await;
-    site.told(found.map(|now| (Verdict::Healthy, views::waiting(&site.links, &now))))
+async fn waiting(State(site): Shared) -> Response {
+    site.told(Question::Cluster(site.source.namespace.clone()), |seen| {
+        (Verdict::Healthy, views::waiting(&site.links, &doctor(seen, site.source.of.as_deref())))
+    })
+    .await
 }
 
-async fn object<S: PageSource>(State(site): Shared<S>, Path(parts): Path<Vec<String>>) -> Response {
+async fn object(State(site): Shared, Path(parts): Path<Vec<String>>) -> Response {
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let subject = match parts.as_slice() {
         [kind, name] => subject::named(kind, "", name).ok().filter(|it| it.names().0.is_none()),
@@ -89,19 +97,26 @@ async fn object<S: PageSource>(State(site): Shared<S>, Path(parts): Path<Vec<Str
     let Some(subject) = subject.filter(|_| parts.iter().all(|part| is_name(part))) else {
         return site.nowhere();
     };
-    let found = site.source.explain(&subject).await;
-    site.told(found.map(|it| (it.verdict, views::object(&site.links, &it))))
+    site.told(Question::Object(subject.clone()), |seen| {
+        let told = explain(seen, &subject);
+        (told.verdict, views::object(&site.links, &told))
+    })
+    .await
 }
 
-async fn node<S: PageSource>(State(site): Shared<S>, Path(name): Path<String>) -> Response {
+async fn node(State(site): Shared, Path(name): Path<String>) -> Response {
     if !is_name(&name) {
         return site.nowhere();
     }
-    let found = site.source.node(&name.as_str().into()).await;
-    site.told(found.map(|now| (now.verdict, views::node(&site.links, &now))))
+    let name = NodeName::from(name);
+    site.told(Question::Drain(name.clone()), |seen| {
+        let now = drain(seen, &name, None);
+        (now.verdict, views::node(&site.links, &now))
+    })
+    .await
 }
 
-async fn about_reason<S: PageSource>(State(site): Shared<S>, Path(code): Path<String>) -> Response {
+async fn about_reason(State(site): Shared, Path(code): Path<String>) -> Response {
     match reasons::page(&code) {
         Some(text) => reply(StatusCode::OK, HTML, reason::page(&site.links, &code, text)),
         None => site.nowhere(),
@@ -109,7 +124,7 @@ async fn about_reason<S: PageSource>(State(site): Shared<S>, Path(code): Path<St
 }
 
 /// Leads from the form to an object's page.
-async fn go<S: PageSource>(State(site): Shared<S>, RawQuery(query): RawQuery) -> Response {
+async fn go(State(site): Shared, RawQuery(query): RawQuery) -> Response {
     let field = |name: &str| {
         let found = form_urlencoded::parse(query.as_deref().unwrap_or_default().as_bytes())
             .find(|(key, _)| key == name)
@@ -127,11 +142,11 @@ async fn go<S: PageSource>(State(site): Shared<S>, RawQuery(query): RawQuery) ->
     }
 }
 
-impl<S> Site<S> {
-    fn told(&self, found: Result<(Verdict, String), String>) -> Response {
-        match found {
+impl Site {
+    async fn told(&self, question: Question, page: impl FnOnce(&Snapshot) -> (Verdict, String)) -> Response {
+        match (self.source.read)(question).await.as_ref().map(page) {
             Ok((verdict, page)) => reply(status(verdict), HTML, page),
-            Err(why) => self.without(StatusCode::SERVICE_UNAVAILABLE, "There is no answer", &why),
+            Err(why) => self.without(StatusCode::SERVICE_UNAVAILABLE, "There is no answer", why),
         }
     }
 

@@ -34,7 +34,7 @@ impl PagePlace {
     }
 
     /// Answers until it is told to stop.
-    pub async fn serve(self, source: impl PageSource + 'static, stop: CancellationToken) {
+    pub async fn serve(self, source: PageSource, stop: CancellationToken) {
         let serving = axum::serve(self.listener, router(source, self.guard));
         // By itself it does not end.
         let _ = stop.run_until_cancelled(serving.into_future()).await;

@@ -1,23 +1,20 @@
-//! Who tells what the page shows.
+//! Where what the page shows comes from.
 
-use apiserver::{ids::NodeName, kinds::ObjectRef};
 use futures::future::BoxFuture;
 
-use crate::explain::{doctor::Findings, drain::DrainView, report::Explanation};
+use crate::explain::{read::Question, snapshot::Snapshot};
 
-/// An answer that takes a while, or why there is none.
-pub type PageAnswer<'a, T> = BoxFuture<'a, Result<T, String>>;
+/// What a question needs of the cluster, or why it cannot be had.
+pub type ReadCluster = Box<dyn Fn(Question) -> BoxFuture<'static, Result<Snapshot, String>> + Send + Sync>;
 
-/// Who knows what waits: a reader with the rights of the one who looks.
-pub trait PageSource: Send + Sync {
+/// A cluster, as the one who looks may read it.
+pub struct PageSource {
     /// The name under which a person types the commands of an answer.
-    fn program(&self) -> &'static str {
-        "mooring"
-    }
-    /// Everything that waits.
-    fn waiting(&self) -> PageAnswer<'_, Findings>;
-    /// One object.
-    fn explain<'a>(&'a self, subject: &'a ObjectRef) -> PageAnswer<'a, Explanation>;
-    /// What a node holds.
-    fn node<'a>(&'a self, name: &'a NodeName) -> PageAnswer<'a, DrainView>;
+    pub program: &'static str,
+    /// What is read of who may not see all.
+    pub namespace: String,
+    /// The only namespace whose waits are wanted, if one was named.
+    pub of: Option<String>,
+    /// Reads anew for each view.
+    pub read: ReadCluster,
 }

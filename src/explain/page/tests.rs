@@ -3,7 +3,6 @@
 
 use std::{collections::BTreeMap, env, fs, path::PathBuf};
 
-use apiserver::{ids::NodeName, kinds::ObjectRef};
 use axum::{Router, body::Body};
 use futures::{FutureExt, executor::block_on, future::ready};
 use http::{Method, Request, header};
@@ -17,20 +16,15 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::{
-    guard::Guard,
-    links::Links,
-    reason,
-    routes::router,
-    serve::PagePlace,
-    source::{PageAnswer, PageSource},
-    views,
+    guard::Guard, links::Links, reason, routes::router, serve::PagePlace, source::PageSource, views,
 };
 use crate::explain::{
     doctor::{Finding, Findings, Severity},
     drain::{DrainStage, DrainView, DrainedVolume},
+    read::Question,
     reasons,
     report::{Explanation, Verdict},
-    subject,
+    snapshot::{Snapshot, Unseen},
 };
 
 /// Keys whose texts are no stranger's: words of a closed list, and times.
@@ -313,30 +307,32 @@ fn a_page_without_script_or_with_words_of_others_runs_nothing_else() {
     }
 }
 
-/// Answers with the cases; knows no node, and is out of order for one object.
-struct Double;
-
-impl PageSource for Double {
-    fn waiting(&self) -> PageAnswer<'_, Findings> {
-        let case = cases().into_iter().find(|case| case.name == "waiting").unwrap();
-        ready(Ok(findings(&case.value))).boxed()
-    }
-
-    fn explain<'a>(&'a self, subject: &'a ObjectRef) -> PageAnswer<'a, Explanation> {
-        let verdict = match subject.names().1 {
-            "broken" => return ready(Err("the API server <b>does not answer</b>".to_owned())).boxed(),
-            "gone" => "NotFound",
-            "hidden" => "Forbidden",
-            _ => "Waiting",
-        };
-        let observed = json!({ "at": "2026-11-22T12:03:05Z", "source": "offline" });
-        let value = json!({ "subject": subject::json(subject), "verdict": verdict, "summary": "why", "observed": observed });
-        ready(Ok(explanation(value))).boxed()
-    }
-
-    fn node<'a>(&'a self, name: &'a NodeName) -> PageAnswer<'a, DrainView> {
-        ready(Err(format!("node {name} is not known"))).boxed()
-    }
+/// Two objects, one that is hidden, and others that are gone; knows no node, and is out of order for one object.
+fn double() -> PageSource {
+    let read = |question| {
+        let mut snapshot = Snapshot::new("2026-11-22T12:03:05Z".parse().unwrap());
+        let object = |kind: &str, metadata: Value| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": {} });
+        match question {
+            Question::Drain(name) => return ready(Err(format!("node {name} is not known"))).boxed(),
+            Question::Object(subject) => match subject.names().1 {
+                "broken" => {
+                    return ready(Err("the API server <b>does not answer</b>".to_owned())).boxed();
+                }
+                "gone" => snapshot.note_absent(subject),
+                "hidden" => {
+                    let what = subject.to_string();
+                    snapshot.unseen.push(Unseen { what, why: "no".to_owned(), forbidden: true });
+                }
+                name => {
+                    let metadata = json!({ "name": name, "namespace": subject.names().0.unwrap_or_default(), "uid": "u" });
+                    snapshot.take(object(subject.kind(), metadata)).unwrap();
+                }
+            },
+            _ => {}
+        }
+        ready(Ok(snapshot)).boxed()
+    };
+    PageSource { program: "mooring", namespace: "shop".to_owned(), of: None, read: Box::new(read) }
 }
 
 fn get(pages: &Router, method: Method, path: &str, host: &str) -> http::Response<String> {
@@ -353,7 +349,7 @@ fn get(pages: &Router, method: Method, path: &str, host: &str) -> http::Response
 fn every_path_is_answered_with_headers_that_keep_the_page_to_itself() {
     let guard = Guard::new("127.0.0.1:7000".parse().unwrap()).unwrap();
     let base = guard.base();
-    let site = router(Double, guard);
+    let site = router(double(), guard);
     let get = |method, path: &str| get(&site, method, &format!("{base}{path}"), "127.0.0.1:7000");
     let rows = [
         (Method::GET, "/explain/", 200, "Waiting now"),
@@ -402,7 +398,7 @@ fn every_path_is_answered_with_headers_that_keep_the_page_to_itself() {
 fn a_page_for_one_person_has_its_secret_in_every_path_and_is_answered_for_no_other() {
     let guard = Guard::new("127.0.0.1:7000".parse().unwrap()).unwrap();
     let (base, url) = (guard.base(), guard.url());
-    let site = router(Double, guard);
+    let site = router(double(), guard);
     let path = url.strip_prefix("http://127.0.0.1:7000").unwrap();
     let answer = get(&site, Method::GET, path, "127.0.0.1:7000");
     assert_eq!(answer.status().as_u16(), 200);
@@ -440,7 +436,7 @@ async fn a_page_is_served_on_loopback_to_the_one_who_has_the_printed_address() {
     let url = place.url();
     let (authority, path) = url.strip_prefix("http://").and_then(|url| url.split_once('/')).unwrap();
     let stop = CancellationToken::new();
-    let served = tokio::spawn(place.serve(Double, stop.clone()));
+    let served = tokio::spawn(place.serve(double(), stop.clone()));
     let rows = [
         (format!("GET /{path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"), "200", true),
         (format!("HEAD /{path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"), "200", false),

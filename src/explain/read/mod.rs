@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::timeout;
 
-use self::requests::{Comes, page};
+use self::requests::Comes;
 pub use self::{
     exchange::exchange,
     requests::Read,
@@ -37,7 +37,7 @@ use apiserver::{
     kinds::ObjectRef,
     tables::{
         Objects, Stored,
-        watch::{Fetcher, Trouble},
+        watch::{Fetcher, Trouble, page_uri},
     },
     wire::{Encoding, ListPart, Status},
     with_kind,
@@ -188,7 +188,7 @@ impl Reader {
     async fn list<T: Stored>(&self, path: &str, objects: &Objects) -> Result<ReadFound, ReadFailure> {
         let (mut listed, mut next) = (ReadFound { is_all: true, ..ReadFound::default() }, None::<String>);
         loop {
-            let uri = page(path, LIST_PAGE, next.as_deref());
+            let uri = page_uri(path, LIST_PAGE, next.as_deref());
             let mut page = self.fetcher.list(&uri, self.patience).await.map_err(failure)?;
             next = None;
             while let Some(part) = page.next(self.patience).await.map_err(failure)? {

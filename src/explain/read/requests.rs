@@ -178,16 +178,6 @@ fn selected(selector: &str) -> String {
     format!("fieldSelector={encoded}")
 }
 
-/// A page of a list whose path has a `?` or not.
-pub(super) fn page(path: &str, limit: usize, next: Option<&str>) -> String {
-    let mut uri = format!("{path}{}limit={limit}", if path.contains('?') { '&' } else { '?' });
-    if let Some(token) = next {
-        uri.push_str("&continue=");
-        uri.extend(form_urlencoded::byte_serialize(token.as_bytes()));
-    }
-    uri
-}
-
 #[cfg(test)]
 mod tests {
     use apiserver::{ids::ClaimKey, kinds::VolumeAttachment};
@@ -300,11 +290,5 @@ mod tests {
         for kind in ["volumeattachments", "storageclasses", "csidrivers", "volumeattributesclasses"] {
             assert!(allows("storage.k8s.io", kind, "list"), "{kind}");
         }
-    }
-
-    #[test]
-    fn pages_are_asked_for_with_the_token_of_the_last() {
-        assert_eq!(page("/api/v1/pods", 5, None), "/api/v1/pods?limit=5");
-        assert_eq!(page("/api/v1/pods?x=1", 5, Some("t&/")), "/api/v1/pods?x=1&limit=5&continue=t%26%2F");
     }
 }

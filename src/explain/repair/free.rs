@@ -32,7 +32,7 @@ pub(super) fn propose(snapshot: &Snapshot, name: &VolumeName, proof: &mut Proof)
     proof.demand(
         volume.status.phase == VolumePhase::Released,
         format!("pv/{name} is Released"),
-        format!("pv/{name} is {}, not Released", volume.status.phase.as_str()),
+        format!("pv/{name} is {}, not Released", <&str>::from(volume.status.phase)),
     );
     proof.demand(
         volume.spec.reclaim_policy == ReclaimPolicy::Retain,

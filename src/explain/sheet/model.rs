@@ -42,7 +42,7 @@ impl Word {
 
     /// How something stands.
     pub(in crate::explain) fn verdict(verdict: Verdict) -> Self {
-        Self::Verdict(verdict, verdict.as_str())
+        Self::Verdict(verdict, <&str>::from(verdict))
     }
 }
 

@@ -72,6 +72,7 @@ const IN_VAIN: Duration = Duration::from_secs(1);
 /// Sends requests, within the right to write and the budget.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Caller")]
+#[must_use]
 pub struct Caller {
     client: Client,
     leadership: Leadership,
@@ -134,38 +135,32 @@ impl Caller {
 
     /// The same, which from this sign on begins nothing more, and gives up what it reads: no decision follows from that
     /// any more. The answers to writes are awaited (L14).
-    #[must_use]
     pub fn until(self, ending: CancellationToken) -> Self {
         Self { ending, ..self }
     }
 
     /// The same, which sends such writes at once although they may land in the term of another leader; without this it
     /// keeps each write back until the server asks for its body. That costs an API server a tenth of what the write costs.
-    #[must_use]
     pub fn letting_be_late(self, may_be_late: fn(&Request) -> bool) -> Self {
         Self { may_be_late, ..self }
     }
 
     /// The same, which reads, and hands each write over in place of sending it. Who else has written is of no interest to it.
-    #[must_use]
     pub fn observing(self, wishes: Wishes) -> Self {
         Self { wishes: Some(wishes), ..self }
     }
 
     /// The same, asking for such answers to reads and writes of objects.
-    #[must_use]
     pub fn accepting(self, accept: Accept) -> Self {
         Self { accept, ..self }
     }
 
     /// The same for the requests of a subsystem, which are counted while they are under way.
-    #[must_use]
     pub fn of_subsystem(&self, subsystem: &'static str) -> Self {
         Self { subsystem: Some(subsystem), ..self.clone() }
     }
 
     /// The same, which raises an alarm when no `100 Continue` comes.
-    #[must_use]
     pub fn with_alarms(self, alarms: Alarms) -> Self {
         let overdue = Arc::new(Overdue::new(Arc::clone(&self.metrics), Some(alarms)));
         Self { overdue, ..self }
@@ -176,14 +171,8 @@ impl Caller {
         self.client.clone()
     }
 
-    /// Where its requests are counted.
-    pub fn metrics(&self) -> Arc<ApiMetrics> {
-        Arc::clone(&self.metrics)
-    }
-
     /// A caller with a budget and a limit per second of its own, for traffic that must neither wait for the main traffic
     /// nor hold it up.
-    #[must_use]
     pub fn with_own_budget(&self, in_flight: usize) -> Self {
         let rate = self.rate.as_ref().map(Rate::anew);
         Self { in_flight: Arc::new(Semaphore::new(in_flight)), rate, ..self.clone() }
@@ -209,7 +198,6 @@ impl Caller {
     }
 
     /// A caller over whose requests the server may take only so long.
-    #[must_use]
     pub fn with_request_timeout(self, request_timeout: Duration) -> Self {
         Self { request_timeout, ..self }
     }

@@ -294,7 +294,7 @@ impl Elector {
     }
 
     fn note_fitness(&self, fitness: Fitness) {
-        self.metrics.set_fitness(fitness.label());
+        self.metrics.set_fitness(<&str>::from(fitness));
         self.view.send_if_modified(|view| view.fitness.replace(fitness) != Some(fitness));
     }
 

@@ -40,7 +40,7 @@ pub(super) fn digest(report: &Report) -> u64 {
     let mut hash = Sha256::new();
     let (uid, kind) = (event.involved.uid.to_string(), event.involved.kind);
     let told = event.subject.as_deref().unwrap_or(&event.message);
-    for part in [report.component, kind, &uid, event.r#type.as_str(), event.reason, told] {
+    for part in [report.component, kind, &uid, <&str>::from(event.r#type), event.reason, told] {
         hash.update(part);
         hash.update([0]);
     }
@@ -73,7 +73,7 @@ pub(super) fn creation(report: &Report, name: &str, instance: &str) -> Value {
             "uid": involved.uid,
             "resourceVersion": involved.resource_version.to_string(),
         },
-        "type": event.r#type.as_str(),
+        "type": <&str>::from(event.r#type),
         "reason": event.reason,
         "message": truncated(&event.message, MAX_MESSAGE),
         "source": { "component": report.component },

@@ -44,12 +44,6 @@ pub enum EventType {
     Warning,
 }
 
-impl EventType {
-    fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
 /// The object an event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Involved {

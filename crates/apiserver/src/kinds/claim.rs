@@ -156,13 +156,6 @@ pub enum ClaimPhase {
 }
 enumeration!(ClaimPhase);
 
-impl ClaimPhase {
-    /// As written in the object.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
 impl Keep for PersistentVolumeClaim {
     fn trim(&mut self) {
         self.metadata.keep_owners(|owner| owner.controller);

@@ -282,10 +282,3 @@ pub enum VolumePhase {
     Unknown,
 }
 enumeration!(VolumePhase);
-
-impl VolumePhase {
-    /// As written in the object.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}

@@ -5,7 +5,9 @@
 //! held. Only a list that reached its last page at one revision sweeps. What is newer than that revision
 //! survives, for the list cannot know of it: the watch, which begins there, will tell.
 
-use std::{collections::hash_map::Entry, sync::atomic::Ordering};
+use std::sync::atomic::Ordering;
+
+use dashmap::Entry;
 
 use super::{
     regression::Regression,
@@ -60,8 +62,7 @@ impl<T: Narrow> Table<T> {
         if self.unreadable.read().contains_key(key) {
             return Ok(false);
         }
-        let mut part = self.objects.write(key);
-        let Some(row) = part.get_mut(key) else { return Ok(false) };
+        let Some(mut row) = self.objects.get_mut(key) else { return Ok(false) };
         let known = row.object.metadata();
         let before = known.resource_version;
         if known.uid != *uid {
@@ -92,7 +93,7 @@ impl<T: Narrow> Table<T> {
         // Of a revision that cannot be read, this much is known.
         let least = list.map_or_else(|| self.observed(), |list| list.revision);
         let mut is_another = false;
-        if let Entry::Occupied(mut present) = self.objects.write(key).entry(key.clone()) {
+        if let Entry::Occupied(mut present) = self.objects.entry(key.clone()) {
             let row = present.get_mut();
             row.listed = listed;
             let known = row.object.metadata();
@@ -133,7 +134,7 @@ impl<T: Narrow> Table<T> {
         // From now on a late answer that is older than the list is history: none may come in behind the sweep.
         self.advance(list.revision);
         let mut gone = Vec::new();
-        let mut stays = |key: &T::Key, row: &mut Row<T>| {
+        let stays = |key: &T::Key, row: &mut Row<T>| {
             // The watch begins at the list's revision: it tells of what is newer, and of its end.
             if row.listed == list.generation || row.object.metadata().resource_version > list.revision {
                 return true;
@@ -143,7 +144,7 @@ impl<T: Narrow> Table<T> {
             gone.push(key.clone());
             false
         };
-        self.objects.each_mut().for_each(|mut part| part.retain(&mut stays));
+        self.objects.retain(stays);
         self.unreadable.write().retain(|key, marker| {
             let stays = marker.listed == list.generation || marker.revision > list.revision;
             if !stays {

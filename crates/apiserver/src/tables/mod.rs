@@ -10,7 +10,6 @@ mod change_set;
 mod counters;
 mod listing;
 mod objects;
-mod parts;
 mod regression;
 mod relation;
 mod room;

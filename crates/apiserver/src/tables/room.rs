@@ -14,9 +14,14 @@ const LITTLE: usize = 64;
 
 /// Gives back room if most of it is not needed. Called when entries went, its cost is shared by them.
 pub fn give_back_room<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S>) {
-    if map.capacity() > MUCH_ROOM * map.len().max(LITTLE) {
+    if has_much_room(map.capacity(), map.len()) {
         map.shrink_to_fit();
     }
+}
+
+/// Whether most of a map's room is not needed.
+pub(super) fn has_much_room(capacity: usize, len: usize) -> bool {
+    capacity > MUCH_ROOM * len.max(LITTLE)
 }
 
 #[cfg(test)]

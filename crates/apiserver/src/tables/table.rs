@@ -8,26 +8,31 @@
 //! #124224), a newer one is ahead of the watch, which will deliver any deletion later.
 
 use std::{
-    collections::{
-        BTreeMap,
-        hash_map::{Entry, VacantEntry},
-    },
+    collections::BTreeMap,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
+use ahash::RandomState;
+use dashmap::{DashMap, Entry, VacantEntry};
 use parking_lot::{Mutex, RwLock};
 
-use super::{counters::Counters, parts::Parts, unreadable::Unreadable};
+use super::{counters::Counters, room::has_much_room, unreadable::Unreadable};
 use crate::{ids::ResourceVersion, kinds::Narrow};
+
+/// So many parts, each with a lock of its own: a large map takes long to go through, and to grow. Of two million objects one has
+/// 31 250, some milliseconds.
+const PARTS: usize = 64;
 
 /// Objects of one kind.
 #[derive(Debug, educe::Educe)]
 #[educe(Default(bound(false)))]
 pub struct Table<T: Narrow> {
-    pub(super) objects: Parts<T::Key, Row<T>>,
+    /// The keys are of people who may choose them, so the hasher is seeded.
+    #[educe(Default = DashMap::with_hasher_and_shard_amount(RandomState::default(), PARTS))]
+    pub(super) objects: DashMap<T::Key, Row<T>, RandomState>,
     /// Who counts them.
     pub(super) counters: Counters<T>,
     /// Only if somebody takes them.
@@ -75,7 +80,7 @@ impl<T: Narrow> Table<T> {
     /// The object, if it exists as far as we know. Of one whose newest revision cannot be read, the last
     /// revision that could ([`Table::unreadable`]).
     pub fn get(&self, key: &T::Key) -> Option<Arc<T>> {
-        self.objects.read(key).get(key).map(|row| Arc::clone(&row.object))
+        self.objects.get(key).map(|row| Arc::clone(&row.object))
     }
 
     /// Keeps from now on how objects looked when they were deleted, for one reader that learns of the deletion later and
@@ -100,31 +105,24 @@ impl<T: Narrow> Table<T> {
     /// Every object, in key order. Copies the table's pointers: for start-up and diagnosis, not for
     /// the work of one event.
     pub fn snapshot(&self) -> BTreeMap<T::Key, Arc<T>> {
-        let mut all = BTreeMap::new();
-        for part in self.objects.each() {
-            all.extend(part.iter().map(|(key, row)| (key.clone(), Arc::clone(&row.object))));
-        }
-        all
+        self.objects.iter().map(|row| (row.key().clone(), Arc::clone(&row.object))).collect()
     }
 
     /// The keys of all objects, in no order.
     pub fn keys(&self) -> Vec<T::Key> {
-        self.objects.each().flat_map(|part| part.keys().cloned().collect::<Vec<_>>()).collect()
+        self.objects.iter().map(|row| row.key().clone()).collect()
     }
 
     /// Looks at every object, in no order. While it does, `look` must not touch the table.
     pub fn for_each(&self, mut look: impl FnMut(&T)) {
-        for part in self.objects.each() {
-            part.values().for_each(|row| look(&row.object));
-        }
+        self.objects.iter().for_each(|row| look(&row.object));
     }
 
     /// Counts the objects there are and those that come and go: calls with each that is there from now on (`true`), or no
-    /// more. One whose content changes is another one. Meanwhile `count` must not touch the table.
+    /// more. One whose content changes is another one. None may come or go before all are counted, so this is for the time
+    /// before the watches begin. `count` must not touch the table.
     pub fn count(&self, count: impl Fn(&T, bool) + Send + Sync + 'static) {
-        // None comes or goes before all are counted.
-        let parts: Vec<_> = self.objects.each_mut().collect();
-        parts.iter().flat_map(|part| part.values()).for_each(|row| count(&row.object, true));
+        self.for_each(|object| count(object, true));
         self.counters.add(Box::new(count));
     }
 
@@ -159,7 +157,7 @@ impl<T: Narrow> Table<T> {
         if !object.is_relevant() {
             return self.drop_row(&key, revision) || was_unreadable;
         }
-        match self.objects.write(&key).entry(key) {
+        match self.objects.entry(key) {
             Entry::Occupied(mut present) => {
                 let row = present.get_mut();
                 row.listed = listed;
@@ -195,8 +193,7 @@ impl<T: Narrow> Table<T> {
         final_state: impl FnOnce() -> FinalState<T>,
     ) -> bool {
         let was_unreadable = self.is_cured(key, revision);
-        let mut part = self.objects.write(key);
-        let Entry::Occupied(present) = part.entry(key.clone()) else { return was_unreadable };
+        let Entry::Occupied(present) = self.objects.entry(key.clone()) else { return was_unreadable };
         if present.get().object.metadata().resource_version > revision {
             return was_unreadable;
         }
@@ -213,7 +210,7 @@ impl<T: Narrow> Table<T> {
         if !object.is_relevant() {
             return self.drop_row(&key, revision);
         }
-        match self.objects.write(&key).entry(key) {
+        match self.objects.entry(key) {
             Entry::Occupied(mut present) => {
                 if present.get().object.metadata().resource_version >= revision {
                     return false;
@@ -261,8 +258,7 @@ impl<T: Narrow> Table<T> {
 
     /// An object of that key does not matter any more.
     fn drop_row(&self, key: &T::Key, revision: ResourceVersion) -> bool {
-        let mut part = self.objects.write(key);
-        let Entry::Occupied(present) = part.entry(key.clone()) else { return false };
+        let Entry::Occupied(present) = self.objects.entry(key.clone()) else { return false };
         let is_older = present.get().object.metadata().resource_version < revision;
         if is_older {
             self.counters.gone(&present.remove().object);
@@ -273,8 +269,7 @@ impl<T: Narrow> Table<T> {
     /// Takes the proof, by a live request, that no object of that key existed any more when we knew it
     /// at this revision. Returns whether an object went away.
     pub fn prove_gone(&self, key: &T::Key, known: ResourceVersion) -> bool {
-        let mut part = self.objects.write(key);
-        let Entry::Occupied(present) = part.entry(key.clone()) else { return false };
+        let Entry::Occupied(present) = self.objects.entry(key.clone()) else { return false };
         if present.get().object.metadata().resource_version > known {
             return false;
         }
@@ -286,7 +281,9 @@ impl<T: Narrow> Table<T> {
 
     /// Gives back the room of objects that are gone, if most of it is theirs.
     pub fn give_back_room(&self) {
-        self.objects.give_back_room();
+        if has_much_room(self.objects.capacity(), self.objects.len()) {
+            self.objects.shrink_to_fit();
+        }
     }
 
     /// Everything up to this revision has been told of.

@@ -183,7 +183,7 @@ fn spans(finished: &Finished, (wall, now): (SystemTime, Instant)) -> Vec<Span> {
     let mut start = end.saturating_sub(length(whole));
     let mut attributes: Vec<_> =
         finished.attributes.iter().map(|(key, value)| attribute(key, value)).collect();
-    attributes.push(attribute("mooring.outcome", finished.end.as_str()));
+    attributes.push(attribute("mooring.outcome", <&str>::from(finished.end)));
     let root = Span {
         trace_id: trace_id.clone(),
         span_id: root_id.clone(),

@@ -34,13 +34,6 @@ pub enum Outcome {
     Failed,
 }
 
-impl Outcome {
-    /// Value of the label.
-    pub fn label(self) -> &'static str {
-        self.into()
-    }
-}
-
 /// A part of an operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
@@ -58,13 +51,6 @@ pub enum End {
     Done,
     /// It was no longer wanted.
     Superseded,
-}
-
-impl End {
-    /// Value of the span's attribute.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
 }
 
 /// An operation that has ended.
@@ -128,7 +114,7 @@ impl Traces {
     /// Counts what became of traces.
     pub fn count(&self, outcome: Outcome, count: usize) {
         if let Some(shared) = &self.0 {
-            shared.counts.with_label_values(&[outcome.label()]).inc_by(count as u64);
+            shared.counts.with_label_values(&[<&str>::from(outcome)]).inc_by(count as u64);
         }
     }
 }

@@ -7,13 +7,13 @@
 
 use apiserver::{
     ids::{NodeName, Uid, VolumeName},
-    kinds::{Meta, VolumeAttachment, VolumeSpec},
+    kinds::{Meta, VolumeAttachment},
     tables::Objects,
 };
 
 use crate::attach_detach::state::desired::{
     volume_name::{VolumeId, VolumeKind},
-    volume_source::{self, CsiVolume, Storage},
+    volume_source::{CsiVolume, csi_volume, source_of},
 };
 
 /// What a VolumeAttachment is about.
@@ -72,7 +72,7 @@ pub(super) fn is_named_after(attachment: &VolumeAttachment, volume: &VolumeId) -
 
 /// The volumes that a VolumeAttachment may be about.
 pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidates {
-    let source = source(objects, attachment);
+    let source = source_of(objects, attachment);
     // Of most the source explains the name, and what the node lists need not be read.
     let is_explained = source.as_ref().is_some_and(|volume| is_named_after(attachment, &volume.id));
     let node = objects.nodes.get(&attachment.spec.node_name).filter(|_| !is_explained);
@@ -92,28 +92,7 @@ fn unlabelled(objects: &Objects, attachment: &VolumeAttachment) -> Option<Volume
     let volume = objects.volumes.get(attachment.spec.source.persistent_volume_name.as_ref()?)?;
     volume.spec.in_tree.as_ref()?;
     let metadata = Meta { labels: apiserver::text::TextMap::default(), ..volume.metadata.clone() };
-    csi(&metadata, &volume.spec).map(|volume| volume.id)
-}
-
-/// The volume that a PersistentVolume stands for.
-pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<CsiVolume> {
-    let volume = objects.volumes.get(name)?;
-    csi(&volume.metadata, &volume.spec)
-}
-
-fn source(objects: &Objects, attachment: &VolumeAttachment) -> Option<CsiVolume> {
-    let source = &attachment.spec.source;
-    match (&source.persistent_volume_name, &source.inline_volume_spec) {
-        (Some(name), _) => volume_of(objects, name),
-        (None, inline) => csi(&Meta::default(), inline.as_deref()?),
-    }
-}
-
-fn csi(metadata: &Meta, spec: &VolumeSpec) -> Option<CsiVolume> {
-    match volume_source::of_persistent_volume(metadata, spec) {
-        Ok(Storage::Csi(volume)) => Some(volume),
-        _ => None,
-    }
+    csi_volume(&metadata, &volume.spec).map(|volume| volume.id)
 }
 
 #[cfg(test)]

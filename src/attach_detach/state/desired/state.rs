@@ -138,11 +138,6 @@ impl WhyUnresolved {
         matches!(self, Self::MalformedSource(..) | Self::FlexVolumeUnsupported(_))
     }
 
-    /// The reason code, in metrics and logs.
-    pub fn code(&self) -> &'static str {
-        self.into()
-    }
-
     /// The object that is to change.
     pub fn object(&self) -> Option<ObjectRef> {
         match self {

@@ -5,8 +5,9 @@
 //! VolumeAttachments were made of, so both come to the same identity (S9).
 
 use apiserver::{
-    ids::DriverName,
-    kinds::{CsiSource, Fc, InTreeSource, Iscsi, Meta, VolumeSpec},
+    ids::{DriverName, VolumeName},
+    kinds::{CsiSource, Fc, InTreeSource, Iscsi, Meta, VolumeAttachment, VolumeSpec},
+    tables::Objects,
     text::Text,
 };
 
@@ -103,6 +104,29 @@ pub fn of_persistent_volume(metadata: &Meta, spec: &VolumeSpec) -> Result<Storag
             csi(driver.clone(), volume_handle, sharing).map(Storage::Csi)
         }
         (None, None) => Ok(Storage::NotAttachable),
+    }
+}
+
+/// The same, of CSI alone.
+pub fn csi_volume(metadata: &Meta, spec: &VolumeSpec) -> Option<CsiVolume> {
+    match of_persistent_volume(metadata, spec) {
+        Ok(Storage::Csi(volume)) => Some(volume),
+        _ => None,
+    }
+}
+
+/// The CSI volume that a PersistentVolume stands for.
+pub fn volume_of(objects: &Objects, name: &VolumeName) -> Option<CsiVolume> {
+    let volume = objects.volumes.get(name)?;
+    csi_volume(&volume.metadata, &volume.spec)
+}
+
+/// The CSI volume that the source of a VolumeAttachment names, be it a PersistentVolume or a spec of its own.
+pub fn source_of(objects: &Objects, attachment: &VolumeAttachment) -> Option<CsiVolume> {
+    let source = &attachment.spec.source;
+    match (&source.persistent_volume_name, &source.inline_volume_spec) {
+        (Some(name), _) => volume_of(objects, name),
+        (None, inline) => csi_volume(&Meta::default(), inline.as_deref()?),
     }
 }
 

@@ -98,7 +98,12 @@ impl Trouble {
 
 /// The page of a list, by the token that the page before had.
 pub(super) fn list_uri<T: Narrow>(limit: usize, next: Option<&str>) -> String {
-    let mut uri = format!("{}/{}?limit={limit}", api_root(T::GROUP), T::PLURAL);
+    page_uri(&format!("{}/{}", api_root(T::GROUP), T::PLURAL), limit, next)
+}
+
+/// The same of a list whose path has a `?` or not.
+pub fn page_uri(path: &str, limit: usize, next: Option<&str>) -> String {
+    let mut uri = format!("{path}{}limit={limit}", if path.contains('?') { '&' } else { '?' });
     if let Some(token) = next {
         uri.push_str("&continue=");
         uri.extend(form_urlencoded::byte_serialize(token.as_bytes()));
@@ -357,5 +362,17 @@ impl Stream {
             Ok(status) => Trouble::of(status, None),
             Err(error) => Trouble::Unreadable(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_asked_for_with_the_token_of_the_last() {
+        assert_eq!(page_uri("/api/v1/pods", 5, None), "/api/v1/pods?limit=5");
+        let next = page_uri("/api/v1/pods?x=1", 5, Some("t&/"));
+        assert_eq!(next, "/api/v1/pods?x=1&limit=5&continue=t%26%2F");
     }
 }

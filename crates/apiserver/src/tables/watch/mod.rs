@@ -21,7 +21,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 pub use catch_up::{CatchUp, CatchUps, catch_up};
-pub use fetch::{Fetcher, Stream, Trouble};
+pub use fetch::{Fetcher, Stream, Trouble, page_uri};
 pub use pace::Pace;
 
 use self::{
