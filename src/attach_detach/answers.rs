@@ -237,7 +237,7 @@ mod tests {
         *,
     };
     use crate::{
-        attach_detach::state::actual::{Candidates, Uncertain},
+        attach_detach::state::actual::{Candidates, ReportAsAttached, Uncertain},
         controller::Controller as _,
     };
 
@@ -268,6 +268,21 @@ mod tests {
             let target = ActTarget::Attachment(node, name);
             assert_eq!(controller.second_writer.has_to_read(&target), !is_in_doubt, "{is_in_doubt}");
         }
+    }
+
+    #[test]
+    fn l13_what_no_patch_can_list_any_more_has_a_turn_though_its_pod_has_gone_meanwhile() {
+        let now = Instant::now();
+        let (mut controller, node) = controller(now);
+        let volume = VolumeId::iscsi("p", "i", 0);
+        controller.actual.node_volume_mut(&volume, &node).report_as_attached = ReportAsAttached::Yes;
+        controller.plan_node(&node, now);
+        let sent = controller.dispatcher.take().pop().expect("a patch");
+        controller.actual.node_volume_mut(&volume, &node).report_as_attached = ReportAsAttached::No;
+        controller.queue.clear();
+        controller.answered(sent, Err(CallError::Conflict("moved on".to_owned())), now, 0.5);
+        let room = controller.dispatcher.room();
+        assert_eq!(controller.queue.get(room), Some((volume, [node].into())));
     }
 
     #[test]

@@ -304,6 +304,8 @@ impl AttachDetach {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use apiserver::{
         ids::{ClaimKey, ResourceVersion},
         kinds::{PersistentVolume, PersistentVolumeClaim, Pod},
@@ -343,6 +345,48 @@ mod tests {
             }
         }
         assert_eq!(controller.queue.get(room), Some((id, [last].into())));
+    }
+
+    #[test]
+    fn s4_a_pod_that_came_and_went_before_its_volume_had_its_turn_begins_the_wait_for_force_anew() {
+        let meta = |name: &str, revision: &str| json!({"name": name, "namespace": "ns", "uid": name, "resourceVersion": revision});
+        let objects = Arc::new(Objects::default());
+        let name = "kubernetes.io/iscsi/p:i:0";
+        let mut node = json!({"metadata": meta("n1", "1")});
+        node["metadata"]["annotations"] =
+            json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+        node["status"] =
+            json!({"volumesAttached": [{"name": name, "devicePath": ""}], "volumesInUse": [name]});
+        objects.apply::<Node>(serde_json::from_value(node).unwrap());
+        let spec = json!({"iscsi": {"targetPortal": "p", "iqn": "i", "lun": 0},
+            "claimRef": {"namespace": "ns", "name": "c", "uid": "c"}});
+        let volume = json!({"metadata": meta("v", "1"), "spec": spec});
+        objects.apply::<PersistentVolume>(serde_json::from_value(volume).unwrap());
+        let claim =
+            json!({"metadata": meta("c", "1"), "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}});
+        objects.apply::<PersistentVolumeClaim>(serde_json::from_value(claim).unwrap());
+        let now = Instant::now();
+        let clock = Clock::new(Timestamp::UNIX_EPOCH, now);
+        let mut controller = AttachDetach::new(Arc::clone(&objects), AttachDetachOptions::default(), clock);
+        controller.lead(now);
+        controller.plan(now);
+        let (id, node, key) = (VolumeId::iscsi("p", "i", 0), NodeName::from("n1"), PodKey::new("ns", "p1"));
+        let waits_since = |controller: &AttachDetach| {
+            controller.actual.node_volume(&id, &node).and_then(|node_volume| node_volume.undesired_since)
+        };
+        assert_eq!(waits_since(&controller), Some(clock.wall(now)));
+        let later = now + Duration::from_mins(3);
+        let pod = |revision: &str| -> Pod {
+            let source = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+            let spec = json!({"nodeName": "n1", "volumes": source});
+            serde_json::from_value(json!({"metadata": meta("p1", revision), "spec": spec})).unwrap()
+        };
+        objects.apply(pod("2"));
+        controller.changed(BTreeSet::from([ObjectRef::Pod(key.clone())]), later);
+        objects.delete(pod("3"));
+        controller.changed(BTreeSet::from([ObjectRef::Pod(key)]), later);
+        controller.plan(later);
+        assert_eq!(waits_since(&controller), Some(clock.wall(later)));
     }
 
     #[test]

@@ -9,7 +9,6 @@ mod cost;
 mod coverage;
 mod desired_state;
 mod fair;
-mod found;
 mod populator;
 mod reconciler;
 mod said;
@@ -28,7 +27,6 @@ fn main() {
     trials.extend(volumes::properties());
     trials.extend(cost::trials());
     trials.extend(fair::trials());
-    trials.extend(found::trials());
     let mut coverage = None;
     for path in cases::files("attach_detach") {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

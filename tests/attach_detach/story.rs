@@ -177,25 +177,6 @@ fn run(case: &Case, compared: &mut Comparison) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What a process made of what it found, in the words of a case.
-pub struct Look {
-    pub sends: Vec<String>,
-    pub waits: BTreeMap<String, &'static str>,
-    pub says: Vec<String>,
-    pub lists: BTreeMap<String, BTreeSet<String>>,
-}
-
-/// What a new process makes of these objects at once, and what the next one makes of what that leaves.
-pub fn looks(given: &Forms) -> Result<[Look; 2], String> {
-    let options = Options::default();
-    let mut play = Play::new(&options);
-    play.world.set(given);
-    play.start();
-    let first = play.look()?;
-    play.start();
-    Ok([first, play.look()?])
-}
-
 /// What a step has led to.
 #[derive(Default)]
 struct Seen {
@@ -343,13 +324,6 @@ impl<'a> Play<'a> {
         }
         self.check(step, &seen, compared);
         Ok(())
-    }
-
-    fn look(&mut self) -> Result<Look, String> {
-        let mut seen = Seen::default();
-        self.settle(&mut seen)?;
-        let says = seen.events.iter().map(|(_, event)| line(event)).collect();
-        Ok(Look { sends: seen.sends, waits: self.waits(), says, lists: self.world.lists() })
     }
 
     /// Reason codes of the pairs that wait.

@@ -201,6 +201,19 @@ mod tests {
     }
 
     #[test]
+    fn l3_s7_what_became_of_a_delete_is_about_the_object_that_it_named() {
+        let mut node_volume = NodeVolume::with_attachment(true, false);
+        let earlier = (&"earlier".into(), ResourceVersion(0));
+        node_volume.note_deletion(earlier.0, Deletion::Accepted);
+        node_volume.delete_failed(
+            earlier,
+            &CallError::Unknown("cut".to_owned()),
+            &answered(Instant::now(), 0),
+        );
+        assert_eq!(node_volume.deletion(), Deletion::None, "the one that has its name now stays");
+    }
+
+    #[test]
     fn s40_a_delete_that_is_refused_again_and_again_pauses_also_while_a_create_may_still_land() {
         let answered = answered(Instant::now(), 0);
         let mut node_volume = NodeVolume::with_attachment(true, false);
