@@ -215,9 +215,7 @@ impl Daemon {
                     identity: identity.clone(),
                     timing: *timing,
                 };
-                let sight = Sight::default();
-                tasks.spawn(Stage::Watch, "sight", keep_in_sight(Arc::clone(&objects), sight.clone()));
-                tasks.spawn_fallible(Stage::Watch, "connect", api.clone().keep_connecting(sight.clone()));
+                let sight = start_sight(&mut tasks, &objects, api);
                 let elector = place.enter(|| {
                     let api_metrics = Arc::clone(&api_metrics);
                     let (grace, progress) = (grace.clone(), catch_ups.progress());
@@ -514,6 +512,14 @@ fn start_watches(
         start!(VolumeAttributesClass);
     }
     Ok(())
+}
+
+/// Whether this replica sees the cluster, and can connect to it.
+fn start_sight(tasks: &mut Supervisor, objects: &Arc<Objects>, api: &ApiServer) -> Sight {
+    let sight = Sight::default();
+    tasks.spawn(Stage::Watch, "sight", keep_in_sight(Arc::clone(objects), sight.clone()));
+    tasks.spawn_fallible(Stage::Watch, "connect", api.clone().keep_connecting(sight.clone()));
+    sight
 }
 
 /// Sends the subsystems' requests.
