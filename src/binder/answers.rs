@@ -224,14 +224,16 @@ impl Planner {
         }
     }
 
-    /// Reads the object of a write, while its claim and volume stay held; its subject pauses if that happens again and again.
+    /// Reads the object of a write, while its claim and volume stay held; its subject pauses if that happens again and again:
+    /// a volume before the read, and a claim after it, so that it does not hold a volume meanwhile.
     fn read_again(&mut self, op: Op, purpose: Purpose, now: Instant, jitter: f64) {
         let Some(target) = op.call.target().cloned() else { return self.release(&op, now) };
         let again = Op::new(op.subject, op.volume, Call::read(target, purpose), &self.state.objects);
         let op = Op { uid: op.uid, ..again };
         self.retries.conflicted(&op.subject, now, jitter);
         self.queue.add_urgent(op.subject.clone(), now);
-        self.state.in_flight.park(op, false);
+        let is_alone = matches!(op.subject, Target::Volume(_));
+        self.state.in_flight.park(op, is_alone);
     }
 
     /// Notes what an outcome means for requests of every kind.

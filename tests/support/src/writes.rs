@@ -88,8 +88,13 @@ pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
         let key = (change.resource.as_str(), change.name.as_str());
         if change.after.is_none() {
             objects.gone.insert(key);
-        } else if change.before.is_none() {
-            objects.made.insert(key, change.revision);
+        } else if change.before.is_none() && objects.gone.contains(&key) {
+            objects.made_anew.insert(key, change.revision);
+        }
+        if let (None, Some(Value::String(_))) =
+            (&change.before, change.after.as_ref().and_then(|after| after.pointer("/spec/claimRef/uid")))
+        {
+            objects.provisioned.insert(&change.name, change.revision);
         }
         match &change.after {
             Some(after) => objects.now.insert(key, after),
@@ -108,17 +113,13 @@ struct Objects<'a> {
     now: BTreeMap<(&'a str, &'a str), &'a Value>,
     /// Those that were gone once.
     gone: BTreeSet<(&'a str, &'a str)>,
-    /// At which revision each was made last: a writer may not have seen it, or that it was gone, if it wrote soon after.
-    made: BTreeMap<(&'a str, &'a str), u64>,
+    /// At which revision they were made anew: a writer may have seen that they were gone, if it wrote soon after.
+    made_anew: BTreeMap<(&'a str, &'a str), u64>,
+    /// Volumes that were made for a claim, with the revision: who gives the claim another soon after may not have seen it.
+    provisioned: BTreeMap<&'a str, u64>,
     /// Names of volumes, with the UID of each claim that was Bound to them.
     bound: BTreeSet<(&'a str, &'a str)>,
     revision: u64,
-}
-
-impl Objects<'_> {
-    fn is_made_lately(&self, key: (&str, &str)) -> bool {
-        self.made.get(&key).is_some_and(|made| self.revision - made <= UNDER_WAY)
-    }
 }
 
 impl Known for Objects<'_> {
@@ -129,7 +130,8 @@ impl Known for Objects<'_> {
 
     fn states(&self, kind: Kind, name: &str) -> Vec<Option<&Value>> {
         let key = (resource_of(kind), name);
-        let gone = (self.gone.contains(&key) && self.is_made_lately(key)).then_some(None);
+        let is_new = self.made_anew.get(&key).is_some_and(|made| self.revision - made <= UNDER_WAY);
+        let gone = is_new.then_some(None);
         [self.now.get(&key).copied()].into_iter().chain(gone).collect()
     }
 
@@ -138,7 +140,7 @@ impl Known for Objects<'_> {
     }
 
     fn is_new(&self, volume: &str) -> bool {
-        self.is_made_lately((resource_of(Kind::Volume), volume))
+        self.provisioned.get(volume).is_some_and(|made| self.revision - made <= UNDER_WAY)
     }
 
     fn had(&self, volume: &Value, claim: &Value) -> bool {

@@ -89,7 +89,7 @@ pub trait Known {
     /// What live reads of an object found before the write; none where reads are on no record.
     fn reads(&self, kind: Kind, name: &str) -> Option<Vec<Option<&Value>>>;
 
-    /// Whether a volume was made so lately that the writer may not have seen it.
+    /// Whether a volume was made for its claim so lately that the writer may not have seen it.
     fn is_new(&self, _volume: &str) -> bool {
         false
     }
