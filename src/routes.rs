@@ -208,7 +208,9 @@ fn leadership(election: Option<&(watch::Receiver<ElectionView>, Timing)>) -> Str
             text.push_str(", not standing for it: not everything is listed yet, or it stands still");
         }
         Some(Fitness::Unfenced) => text.push_str(", not standing for it: the fence is not proven"),
-        Some(Fitness::Blind) => text.push_str(", left to others: a watch hears nothing"),
+        Some(Fitness::Blind) => {
+            text.push_str(", left to others: a watch hears nothing, or it cannot connect");
+        }
         Some(Fitness::Fit) | None => {}
     }
     if let Some(error) = error {
@@ -306,7 +308,10 @@ mod tests {
                 "standing by, held by b, not standing for it: not everything is listed yet, or it stands still\n",
             ),
             (Fitness::Unfenced, "standing by, held by b, not standing for it: the fence is not proven\n"),
-            (Fitness::Blind, "standing by, held by b, left to others: a watch hears nothing\n"),
+            (
+                Fitness::Blind,
+                "standing by, held by b, left to others: a watch hears nothing, or it cannot connect\n",
+            ),
             (Fitness::Fit, "standing by, held by b\n"),
         ] {
             view.send_modify(|view| view.fitness = Some(fitness));

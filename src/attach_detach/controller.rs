@@ -144,7 +144,8 @@ impl controller::Controller for AttachDetach {
         match call {
             Call::Attachment(volume, node, request) => {
                 self.actual.node_volume_mut(&volume, &node).call = None;
-                self.queue.add_on(&node, [volume.clone()]);
+                let beside = self.actual.beside(&volume, &node);
+                self.queue.add_on(&node, beside.into_iter().chain([volume.clone()]));
                 match request {
                     AttachmentRequest::Create(_) => self.created(&volume, &node, result, &answered),
                     AttachmentRequest::Delete(uid, revision, _) => {

@@ -258,9 +258,7 @@ impl AttachDetach {
             let mut held = self.actual.second_volumes_of(name);
             let identity = self.actual.identity(name).filter(|_| attached.is_none());
             let source = identity.and_then(|identity| identity.source.clone());
-            if attached.is_none() {
-                held.extend(self.actual.beside(name));
-            }
+            held.extend(identity.into_iter().flat_map(|it| self.actual.beside(&it.volume, &it.node)));
             let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
             held.extend(self.actual.second_volumes_of(name));
             for volume in held {

@@ -133,7 +133,7 @@ impl Planner {
             Ok(answer) if op.changed_nothing(&answer) => {
                 self.observe_response(answer, now);
                 if write.kind != WriteKind::Annotate {
-                    self.note_unreservable(write);
+                    self.note_unreservable(op, write);
                     return Then::Failed;
                 }
                 self.state.stripped.insert(op.subject.clone(), (content(write), op.known));
@@ -174,7 +174,7 @@ impl Planner {
             Err(CallError::AlreadyExists(_)) => Then::Read(Purpose::SeeWhose),
             Err(error) => {
                 if matches!(error, CallError::Refused { .. }) {
-                    self.note_unreservable(write);
+                    self.note_unreservable(op, write);
                 }
                 Then::Pause(error)
             }
@@ -182,8 +182,11 @@ impl Planner {
     }
 
     /// Notes a volume that is not to be reserved: it may be the volume, and keeps no claim from another (L15).
-    fn note_unreservable(&mut self, write: &Write) {
-        if let (WriteKind::ReserveVolume, ObjectRef::Volume(name)) = (write.kind, &write.target) {
+    fn note_unreservable(&mut self, op: &Op, write: &Write) {
+        if let (WriteKind::ReserveVolume, ObjectRef::Volume(name)) = (write.kind, &write.target)
+            && let Some(volume) = self.state.volume(name)
+            && op.known == Some(volume.metadata.resource_version)
+        {
             self.state.unreservable.insert(name.clone());
         }
     }

@@ -27,8 +27,8 @@ use crate::binder::{
     matching::{
         choose_volume::Search,
         predicate::{
-            Mismatch, Requirements, held_by, is_of_another, mismatch_for_named, mismatch_for_search,
-            refers_to, was_bound,
+            Mismatch, Requirements, capacity, held_by, is_of_another, mismatch_for_named,
+            mismatch_for_search, refers_to, was_bound,
         },
     },
     patches,
@@ -85,19 +85,27 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
     let doubt = state.doubts.of(claim, &state.objects);
     let takes_none = delayed || doubt.is_some();
     let current = |name: &VolumeName| state.unowned(name);
-    let willing = |name: &VolumeName| {
-        let is_so =
-            |it: &Arc<PersistentVolume>| it.spec.claim_ref.is_some() || !state.unreservable.contains(name);
-        state.unowned(name).filter(is_so)
-    };
     let busy = |name: &VolumeName| state.is_busy(name);
     let search = |current: &dyn Fn(&VolumeName) -> _| {
         state.volumes.search(requirements, takes_none, current, &busy, &state.compared)
     };
-    let found = match search(&willing) {
-        Search::Nothing if !state.unreservable.is_empty() => search(&current),
-        found => found,
-    };
+    let mut found = search(&current);
+    // Another that is as good comes before one that is not to be reserved (L15).
+    if let Search::Found(first) = &found
+        && state.unreservable.contains(&first.key())
+    {
+        let others = |name: &VolumeName| {
+            let is_as_good = |it: &Arc<PersistentVolume>| {
+                it.spec.claim_ref.is_none()
+                    && capacity(it) == capacity(first)
+                    && it.spec.access_modes == first.spec.access_modes
+            };
+            current(name).filter(|it| is_as_good(it) && !state.unreservable.contains(name))
+        };
+        if let Search::Found(other) = search(&others) {
+            found = Search::Found(other);
+        }
+    }
     match found {
         Search::Found(volume) => return bind(&volume, claim, state),
         Search::Busy(volume) => return Decision::rest(ClaimReason::VolumeBusy(volume)),

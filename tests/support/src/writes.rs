@@ -107,6 +107,9 @@ pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
 /// So many revisions later a request may arrive that was decided on before.
 const UNDER_WAY: u64 = 20;
 
+/// So many revisions after another party has made a volume for a claim, a writer may not have seen it.
+const AT_ONCE: u64 = 4;
+
 /// The objects as they were at a write, by resource and name. What its writer had seen is on no record.
 #[derive(Default)]
 struct Objects<'a> {
@@ -140,7 +143,7 @@ impl Known for Objects<'_> {
     }
 
     fn is_new(&self, volume: &str) -> bool {
-        self.provisioned.get(volume).is_some_and(|made| self.revision - made <= UNDER_WAY)
+        self.provisioned.get(volume).is_some_and(|made| self.revision - made <= AT_ONCE)
     }
 
     fn had(&self, volume: &Value, claim: &Value) -> bool {

@@ -214,8 +214,14 @@ impl ApiServer {
             let began = Instant::now();
             // The next one, too, is to connect.
             let request = Request::get("/version").header("connection", "close").body(Body::empty());
-            let answer = async { client.send(request.ok()?).await.ok() };
-            let is_answered = matches!(timeout(TRY, answer).await, Ok(Some(_)));
+            let answer = async {
+                client.send(request.map_err(|why| why.to_string())?).await.map_err(|why| why.to_string())
+            };
+            let answer = timeout(TRY, answer).await.unwrap_or_else(|why| Err(why.to_string()));
+            if let (Err(error), None) = (&answer, in_vain_since) {
+                tracing::warn!(error, "no new connection can be made");
+            }
+            let is_answered = answer.is_ok();
             in_vain_since = (!is_answered).then(|| in_vain_since.unwrap_or(began));
             sight.set_cut_off(in_vain_since);
             sleep(if is_answered { TRIES } else { TRIES_IN_VAIN }).await;

@@ -64,12 +64,20 @@ impl Refusals {
     }
 }
 
-/// Whether it is about a certificate: rustls' errors are within those of the connection.
+/// Whether it is about a certificate: rustls' errors are within those of the connection. One that is not valid at this time is
+/// so for a process that begins anew, too.
 fn is_of_tls(error: &(dyn Error + 'static)) -> bool {
+    use rustls::CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
     let mut cause = Some(error);
     while let Some(error) = cause {
         let within = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if error.is::<rustls::Error>() || within.is_some_and(|within| is_of_tls(within)) {
+        let is_own = |error: &rustls::Error| match error {
+            rustls::Error::InvalidCertificate(why) => {
+                !matches!(why, Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. })
+            }
+            _ => true,
+        };
+        if error.downcast_ref().is_some_and(is_own) || within.is_some_and(|within| is_of_tls(within)) {
             return true;
         }
         cause = error.source();

@@ -274,8 +274,8 @@ impl<T: Narrow> Table<T> {
             return false;
         }
         self.note_final_state(key, || FinalState::Unknown);
-        self.counters.gone(&present.remove().object);
         self.unreadable.write().remove(key);
+        self.counters.gone(&present.remove().object);
         true
     }
 

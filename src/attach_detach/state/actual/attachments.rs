@@ -183,11 +183,12 @@ impl ActualState {
         other.and_then(|other| self.node_volume(&other, node)).is_some_and(is_there)
     }
 
-    /// The volumes of other VolumeAttachments of ours on the same node that name the same PersistentVolume.
-    pub fn beside(&self, name: &AttachmentName) -> Vec<VolumeId> {
-        let Some(identity) = self.identities.get(name) else { return Vec::new() };
-        let others = self.of_another(&identity.volume).filter(|other| other.node == identity.node);
-        others.map(|other| other.volume.clone()).collect()
+    /// The volumes on the node that wait for what becomes of this one, or for whose end it waits: a VolumeAttachment of the one
+    /// names the PersistentVolume that leads to the other.
+    pub fn beside(&self, volume: &VolumeId, node: &NodeName) -> Vec<VolumeId> {
+        let others = self.of_another(volume).filter(|other| other.node == *node);
+        let others = others.map(|other| other.volume.clone());
+        others.chain(self.second_volumes_of(&volume.attachment_name(node))).collect()
     }
 
     /// The other volumes that a VolumeAttachment holds: its name is of one, and its source is, or was, of another.
