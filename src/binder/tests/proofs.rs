@@ -56,11 +56,17 @@ fn s23_only_a_claim_that_is_gone_or_bound_elsewhere_is_proven_to_be() {
     }
 }
 
-/// What is proven about the volume of a claim by reading it, likewise; `-` for one without claimRef.
-fn volume_read(found: Option<&str>, late: bool) -> Proven<VolumeProof> {
+/// A claim that was bound to the volume `pv`.
+fn bound_to_pv() -> PersistentVolumeClaim {
     let mut bound = claim("c");
     bound.spec.volume_name = VolumeName::from("pv");
     bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+    bound
+}
+
+/// What is proven about the volume of a claim by reading it, likewise; `-` for one without claimRef.
+fn volume_read(found: Option<&str>, late: bool) -> Proven<VolumeProof> {
+    let mut bound = bound_to_pv();
     bound.status.phase = ClaimPhase::Bound;
     let (objects, mut planner) = planner(vec![], vec![bound.clone()]);
     let now = Instant::now();
@@ -106,9 +112,7 @@ fn s24_only_a_volume_that_is_gone_or_anothers_is_proven_to_be() {
 /// The claim was deleted and made anew while its read was under way.
 #[test]
 fn s24_what_is_read_for_a_claim_proves_nothing_for_the_one_made_after_it() {
-    let mut bound = claim("c");
-    bound.spec.volume_name = VolumeName::from("pv");
-    bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+    let bound = bound_to_pv();
     let (objects, mut planner) = planner(vec![], vec![bound.clone()]);
     let now = Instant::now();
     let read = only(planner.plan(now));
@@ -127,10 +131,7 @@ fn s24_what_is_read_for_a_claim_proves_nothing_for_the_one_made_after_it() {
 /// The volume was proven to be gone, came back, and is not shown any more: that has to be proven anew.
 #[test]
 fn s24_what_was_proven_of_a_volume_is_forgotten_when_it_is_seen_again() {
-    let mut bound = claim("c");
-    bound.spec.volume_name = VolumeName::from("pv");
-    bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
-    let (objects, mut planner) = planner(vec![], vec![bound]);
+    let (objects, mut planner) = planner(vec![], vec![bound_to_pv()]);
     let now = Instant::now();
     let read = only(planner.plan(now));
     planner.answered(read.clone(), Err(CallError::NotFound("pv".into())), now, 0.0);
@@ -147,9 +148,7 @@ fn s24_what_was_proven_of_a_volume_is_forgotten_when_it_is_seen_again() {
 /// The answer to the read is announced as any other change is.
 #[test]
 fn s24_the_read_that_proves_a_loss_does_not_take_its_own_proof_away() {
-    let mut bound = claim("c");
-    bound.spec.volume_name = VolumeName::from("pv");
-    bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+    let bound = bound_to_pv();
     for found in [None, Some("another")] {
         // Our table shows the volume, and is behind.
         let mut behind = volume("pv");
@@ -235,10 +234,7 @@ fn s23_a_release_that_was_not_made_takes_a_proof_of_its_own_when_it_is_tried_aga
 
 #[test]
 fn s24_a_loss_that_was_not_written_takes_a_proof_of_its_own_when_it_is_tried_again() {
-    let mut bound = claim("c");
-    bound.spec.volume_name = VolumeName::from("pv");
-    bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
-    let (_, mut planner) = planner(vec![], vec![bound]);
+    let (_, mut planner) = planner(vec![], vec![bound_to_pv()]);
     let mut now = Instant::now();
     for _ in 0..3 {
         let read = only(planner.plan(now));
@@ -282,10 +278,7 @@ async fn e11_nothing_is_released_in_the_grace_after_a_restore_and_its_end_is_sho
 /// The volume may be back, and a watch that was cut not have told of it.
 #[tokio::test(start_paused = true)]
 async fn s24_a_loss_that_was_proven_before_it_was_held_back_is_proven_anew() {
-    let mut bound = claim("c");
-    bound.spec.volume_name = VolumeName::from("pv");
-    bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
-    let (objects, mut planner) = planner(vec![], vec![bound]);
+    let (objects, mut planner) = planner(vec![], vec![bound_to_pv()]);
     let now = Instant::now();
     let read = only(planner.plan(now));
     planner.answered(read.clone(), Err(CallError::NotFound("pv".into())), now, 0.0);
@@ -297,10 +290,7 @@ async fn s24_a_loss_that_was_proven_before_it_was_held_back_is_proven_anew() {
 /// Two that ask of each other, and forget what they were told as they are held back, would ask without end.
 #[tokio::test(start_paused = true)]
 async fn s24_s40_a_loss_that_is_held_back_is_proven_when_that_is_over() {
-    let mut bound = claim("c");
-    bound.spec.volume_name = VolumeName::from("pv");
-    bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
-    let (objects, mut planner) = planner(vec![], vec![bound]);
+    let (objects, mut planner) = planner(vec![], vec![bound_to_pv()]);
     let now = Instant::now();
     objects.restore_grace().begin(now);
     assert_eq!(planner.plan(now).ops, []);

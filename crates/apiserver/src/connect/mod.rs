@@ -49,7 +49,7 @@ use tower::{BoxError, ServiceBuilder};
 
 pub use self::{choice::Choice, other::Authority};
 use self::{plugin::Plugin, proxy::Proxy, refusals::Refusals};
-use super::{call::gate::Gated, sight::Sight};
+use super::{call::gate::Gated, error_chain, sight::Sight};
 
 /// Who asks. The server makes the name of a manager of the part before the slash.
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("mooring/", env!("CARGO_PKG_VERSION")));
@@ -97,12 +97,12 @@ pub enum ConnectError {
 /// an API server takes to read authorities that were rotated.
 const LONGEST_REFUSAL: Duration = Duration::from_mins(3);
 
-/// How often it is tried whether a new connection can be made.
-const TRIES: Duration = Duration::from_secs(30);
-/// The same while none can, so that its end is seen soon, and how long an answer may take.
-const TRIES_IN_VAIN: Duration = Duration::from_secs(2);
-/// See [`TRIES_IN_VAIN`].
-const TRY: Duration = Duration::from_secs(10);
+/// The pause between two attempts to make a new connection. Nothing else tells: who has an old one needs no other.
+const CONNECT_PAUSE: Duration = Duration::from_secs(30);
+/// The same while none can be made, so that the end of that is seen soon.
+const RECONNECT_PAUSE: Duration = Duration::from_secs(2);
+/// How long an attempt may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Nothing that this process could show or believe was accepted any more.
 #[derive(Debug, Error)]
@@ -215,16 +215,17 @@ impl ApiServer {
             // The next one, too, is to connect.
             let request = Request::get("/version").header("connection", "close").body(Body::empty());
             let answer = async {
-                client.send(request.map_err(|why| why.to_string())?).await.map_err(|why| why.to_string())
+                let request = request.map_err(|error| error.to_string())?;
+                client.send(request).await.map_err(|error| error_chain(&error))
             };
-            let answer = timeout(TRY, answer).await.unwrap_or_else(|why| Err(why.to_string()));
+            let answer = timeout(CONNECT_LIMIT, answer).await.unwrap_or_else(|error| Err(error.to_string()));
             if let (Err(error), None) = (&answer, in_vain_since) {
                 tracing::warn!(error, "no new connection can be made");
             }
             let is_answered = answer.is_ok();
             in_vain_since = (!is_answered).then(|| in_vain_since.unwrap_or(began));
             sight.set_cut_off(in_vain_since);
-            sleep(if is_answered { TRIES } else { TRIES_IN_VAIN }).await;
+            sleep(if is_answered { CONNECT_PAUSE } else { RECONNECT_PAUSE }).await;
         }
     }
 

@@ -96,18 +96,24 @@ mod tests {
         Response::builder().status(status).body(()).unwrap()
     }
 
+    fn certificate(why: rustls::CertificateError) -> Answered {
+        let error = rustls::Error::InvalidCertificate(why);
+        Err(std::io::Error::other(std::io::Error::other(error)).into())
+    }
+
     fn tls() -> Answered {
-        let certificate = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
-        Err(std::io::Error::other(std::io::Error::other(certificate)).into())
+        certificate(rustls::CertificateError::UnknownIssuer)
     }
 
     #[tokio::test(start_paused = true)]
     async fn m14_minutes_of_nothing_but_refusals_are_an_end_and_what_says_nothing_of_them_does_not_count() {
         let cut = || Err(std::io::Error::other("connection refused").into());
         // what is answered each ten seconds, in turn; whether that is an end
-        let cases: [(&str, Vec<Answering>, bool); 7] = [
+        let cases: [(&str, Vec<Answering>, bool); 9] = [
             ("401", vec![|| Ok(answer(401))], true),
             ("certificates", vec![tls], true),
+            ("one that has expired", vec![|| certificate(rustls::CertificateError::Expired)], false),
+            ("one of tomorrow", vec![|| certificate(rustls::CertificateError::NotValidYet)], false),
             ("either, and an outage in between", vec![tls, cut, || Ok(answer(401)), cut], true),
             ("one that is accepted now and then", vec![tls, || Ok(answer(401)), || Ok(answer(403))], false),
             ("an outage that begins so", [vec![tls as Answering], vec![cut; 59]].concat(), false),

@@ -215,15 +215,15 @@ async fn m2_who_cannot_connect_is_as_good_as_blind_although_its_old_connection_i
     server.rotate(true, "token");
     let began = Instant::now();
     while sight.blind_since().is_none() {
-        assert!(began.elapsed() < TRIES * 4, "it has not noticed");
+        assert!(began.elapsed() < CONNECT_PAUSE * 4, "it has not noticed");
         assert_eq!(status_again(&elector).await, Some(200));
-        pass(TRIES_IN_VAIN).await;
+        pass(RECONNECT_PAUSE).await;
     }
-    assert!(began.elapsed() >= TRIES * 2 && !sight.needs_successor(Instant::now()));
-    pass(TRIES * 2).await;
+    assert!(began.elapsed() >= CONNECT_PAUSE * 2 && !sight.needs_successor(Instant::now()));
+    pass(CONNECT_PAUSE * 2).await;
     assert!(sight.needs_successor(Instant::now()));
     server.identity.lock().unwrap().tls = before;
-    pass(TRIES_IN_VAIN).await;
+    pass(RECONNECT_PAUSE).await;
     while sight.blind_since().is_some() {
         tokio::task::yield_now().await;
     }
