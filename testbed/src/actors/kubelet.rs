@@ -1,6 +1,8 @@
 //! Stand-in for the kubelets of all nodes (attach-detach §14).
 //!
-//! It reports the volumes of each pod on a node in `volumesInUse`. When `volumesAttached` lists them and
+//! It reports the volumes of each pod on a node in `volumesInUse`: what the pod's claims lead to, and what they led to
+//! before. A kubelet keeps what it once processed for a pod as long as the pod runs (KCM:
+//! `pkg/kubelet/volumemanager/populator`, `AddPodToVolume` without its reverse). When `volumesAttached` lists them and
 //! their VolumeAttachments are attached, it mounts them and runs the pod. When the pod is deleted or done,
 //! it stops the pod, unmounts the volumes, removes them from `volumesInUse`, and then removes the pod
 //! object with grace 0. One write of a node is in progress at a time.
@@ -91,6 +93,8 @@ struct World {
     users_of: BTreeMap<Key, BTreeSet<String>>,
     /// By node: unique volume names and the pods they are mounted for.
     mounted: BTreeMap<String, BTreeMap<String, BTreeSet<Key>>>,
+    /// By node and pod (UID): the unique names of the volumes that the pod's claims ever led to.
+    processed: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
 }
 
 async fn run(client: Client, mut behaviour: watch::Receiver<KubeletBehaviour>) {
@@ -177,8 +181,12 @@ impl World {
     /// Unique volume name and VolumeAttachment-worthy facts of a pod's claim: its CSI or iSCSI volume, once bound.
     fn volume_of(&self, pod: &Pod, claim: &Key) -> Option<(String, &PersistentVolume)> {
         let claim = self.claims.get(&claim.0, &claim.1).filter(|claim| is_for(pod, claim))?;
+        let phase = claim.status.as_ref()?.phase.as_deref();
         let volume = self.volumes.get("", claim.spec.as_ref()?.volume_name.as_deref()?)?;
         let spec = volume.spec.as_ref()?;
+        if phase != Some("Bound") || spec.claim_ref.as_ref()?.uid != claim.metadata.uid {
+            return None;
+        }
         let csi = spec.csi.as_ref().map(|csi| format!("csi/{}^{}", csi.driver, csi.volume_handle));
         let iscsi = || {
             let lun = spec.iscsi.as_ref()?;
@@ -201,6 +209,9 @@ impl World {
             .filter_map(|(namespace, pod)| self.pods.get(namespace, pod).cloned())
             .collect();
         let mut mounted = self.mounted.remove(name).unwrap_or_default();
+        let mut processed = self.processed.remove(name).unwrap_or_default();
+        processed
+            .retain(|uid, _| pods.iter().any(|pod| !is_done(pod) && pod.metadata.uid.as_ref() == Some(uid)));
         let before: BTreeSet<String> = mounted.keys().cloned().collect();
 
         // Stop what must stop: containers first, so that none writes to what is unmounted.
@@ -224,7 +235,9 @@ impl World {
         for pod in pods.iter().filter(|pod| !is_done(pod)) {
             let claims = claims_of(pod);
             let volumes: Vec<_> = claims.iter().filter_map(|claim| self.volume_of(pod, claim)).collect();
-            in_use.extend(volumes.iter().map(|(unique_name, _)| unique_name.clone()));
+            let kept = processed.entry(pod.uid().unwrap_or_default()).or_default();
+            kept.extend(volumes.iter().map(|(unique_name, _)| unique_name.clone()));
+            in_use.extend(kept.iter().cloned());
             let mountable = volumes.len() == claims.len()
                 && volumes.iter().all(|(unique_name, volume)| {
                     reported.contains(unique_name)
@@ -265,6 +278,7 @@ impl World {
             behaviour.storage.note(disk, name, Step::Mounted);
         }
         self.mounted.insert(name.to_owned(), mounted);
+        self.processed.insert(name.to_owned(), processed);
         write
     }
 
