@@ -91,8 +91,8 @@ struct World {
     pods_of: BTreeMap<String, BTreeSet<Key>>,
     /// Nodes with a pod that uses a claim.
     users_of: BTreeMap<Key, BTreeSet<String>>,
-    /// By node: unique volume names and the pods they are mounted for.
-    mounted: BTreeMap<String, BTreeMap<String, BTreeSet<Key>>>,
+    /// By node: unique volume names and the pods (UIDs) they are mounted for.
+    mounted: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
     /// By node and pod (UID): the unique names of the volumes that the pod's claims ever led to.
     processed: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
 }
@@ -218,8 +218,8 @@ impl World {
         let stopping = pods.iter().find(|pod| pod.metadata.deletion_timestamp.is_some() && runs(pod));
         // Unmount for pods that run no more.
         if !behaviour.holding.contains(name) {
-            let live: BTreeSet<Key> =
-                pods.iter().filter(|pod| !is_done(pod)).map(|pod| key(&**pod)).collect();
+            let live: BTreeSet<String> =
+                pods.iter().filter(|pod| !is_done(pod)).filter_map(|pod| pod.uid()).collect();
             for users in mounted.values_mut() {
                 users.retain(|user| live.contains(user));
             }
@@ -246,7 +246,7 @@ impl World {
                 });
             if mountable && pod.metadata.deletion_timestamp.is_none() {
                 for (unique_name, _) in volumes {
-                    mounted.entry(unique_name).or_default().insert(key(&**pod));
+                    mounted.entry(unique_name).or_default().extend(pod.uid());
                 }
                 if !runs(pod) {
                     ready = ready.or(Some(pod));
@@ -264,7 +264,7 @@ impl World {
             // Last of all the object, once none of its volumes is mounted.
             pods.iter()
                 .filter(|pod| pod.metadata.deletion_timestamp.is_some())
-                .find(|pod| !mounted.values().any(|users| users.contains(&key(&***pod))))
+                .find(|pod| !mounted.values().flatten().any(|user| pod.metadata.uid.as_ref() == Some(user)))
                 .map(|pod| {
                     let body =
                         json!({ "gracePeriodSeconds": 0, "preconditions": { "uid": pod.metadata.uid } });
