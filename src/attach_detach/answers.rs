@@ -72,6 +72,7 @@ impl AttachDetach {
         match result {
             Ok(answer) => {
                 node_volume.note_deletion(uid, Deletion::Accepted);
+                self.deletions.landed(&NodeVolumeKey::new(volume, node), answered.now, answered.jitter);
                 // KCM: pkg/controller/volume/attachdetach/reconciler: each detach from a node with the taint counts as forced,
                 // mounted or not.
                 if is_out_of_service && node_volume.forced.is_none() {

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::{
     calls::{Answer, AttachmentRequest, Call},
     clock::Clock,
+    deletions::Deletions,
     dispatcher::Dispatcher,
     facts::{Outbox, PlanFacts},
     guard::{
@@ -62,6 +63,7 @@ pub struct AttachDetach {
     pub(super) outbox: Outbox,
     pub(super) second_writer: SecondWriters<ActTarget>,
     pub(super) force_waits: ForceWaits,
+    pub(super) deletions: Deletions,
     pub(super) leads: bool,
     /// Whether the states are read from the tables.
     pub(super) is_loaded: bool,
@@ -233,6 +235,7 @@ impl AttachDetach {
             outbox: Outbox::default(),
             second_writer: SecondWriters::default(),
             force_waits: ForceWaits::of(unready.max(gone)),
+            deletions: Deletions::default(),
             leads: false,
             is_loaded: false,
             attachments_told: [ResourceVersion::default(); 2],

@@ -27,6 +27,7 @@ pub mod calls;
 pub mod clock;
 pub mod controller;
 pub mod decide;
+mod deletions;
 pub(crate) mod dispatcher;
 pub mod dry_run;
 pub(crate) mod durations;

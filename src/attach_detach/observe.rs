@@ -19,6 +19,7 @@ use super::{
     guard::second_writer::ActTarget,
     plan::beyond_one_turn,
     queue::Key,
+    reasons::NodeVolumeKey,
     state::{
         actual::{identification::candidates, node::NodeState, unpublishing::Sequence},
         desired::{DesiredAttachment, populator, volume_name::VolumeId, volume_source::volume_of},
@@ -254,6 +255,7 @@ impl AttachDetach {
             let ours = self.actual.identity(name).filter(|identity| identity.ours && attached.is_none());
             let known = ours.and_then(|identity| self.actual.node_volume(&identity.volume, &identity.node));
             let is_undone = known.is_some_and(|known| !known.is_ended_by_us());
+            let is_new = attached.is_some() && self.actual.identity(name).is_none();
             // 1. The state takes it. Volumes that it holds beside its own, before or from now on, are looked at everywhere.
             let mut held = self.actual.second_volumes_of(name);
             let identity = self.actual.identity(name).filter(|_| attached.is_none());
@@ -271,6 +273,9 @@ impl AttachDetach {
             let pods = source.map(|source| self.desired.dependants(&ObjectRef::Volume(source)));
             self.refresh_unresolved(pods.unwrap_or_default(), now);
             let Some((volume, node)) = touched else { continue };
+            if is_new && let Some(at) = self.deletions.undone(&NodeVolumeKey::new(&volume, &node), now) {
+                self.queue.add_at(at, Key::NodeVolume(volume.clone(), node.clone()));
+            }
             // 2. What that means for the volume on its node.
             match attached {
                 Some(true) => {

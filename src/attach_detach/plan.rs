@@ -28,6 +28,7 @@ use super::{
     facts::{Fact, Forced, Planned},
     guard::{second_writer::ActTarget, unreadable::unreadable_on},
     queue::{AT_ONCE, Key},
+    reasons::NodeVolumeKey,
     state::{
         actual::{
             AttachmentCall, ForceReason, Mount, NodeVolume, ReportAsAttached, unpublishing::Unpublishing,
@@ -172,6 +173,11 @@ impl AttachDetach {
         let is_beside = |node: &NodeName| {
             self.desired.get(volume, node).is_none() && self.actual.is_beside_another(volume, node, leads_to)
         };
+        // Who makes it is not read: its `managedFields` are asked for evidence of a second controller alone (S14).
+        let made_again = |node: &NodeName| {
+            self.deletions.pending(&NodeVolumeKey::new(volume, node), now)?;
+            Some(Waiting::WriteUndone { writer: "another writer creates its VolumeAttachment".into() })
+        };
         let stand_off = |node: &NodeName| {
             // Its driver would take another volume from this node in its place (S44).
             let conflict = || ConflictingNode { node: node.clone(), is_attached: true };
@@ -181,7 +187,7 @@ impl AttachDetach {
             // The object is not named: it may be of another namespace than that of the pods that wait for the volume (S41), and
             // its pod is told of it.
             let unreadable = || Waiting::Unreadable { object: "what a pod there needs".to_owned() };
-            if is_unreadable { Some(unreadable()) } else { beside() }
+            if is_unreadable { Some(unreadable()) } else { beside().or_else(|| made_again(node)) }
         };
         VolumeView {
             volume,
@@ -306,10 +312,18 @@ impl AttachDetach {
         let call = request.kind();
         let node_volume = self.actual.node_volume_mut(volume, node);
         node_volume.call = Some(call);
-        match (&mut node_volume.undone, call) {
-            (Some(undone), AttachmentCall::Create) => undone.sent(now),
-            (Some(undone), AttachmentCall::Delete) => undone.withdrawn(now),
-            _ => {}
+        let undone = node_volume.undone.as_mut();
+        let key = NodeVolumeKey::new(volume, node);
+        match call {
+            AttachmentCall::Create => {
+                undone.into_iter().for_each(|undone| undone.sent(now));
+                self.deletions.withdrawn(&key);
+            }
+            AttachmentCall::Delete => {
+                undone.into_iter().for_each(|undone| undone.withdrawn(now));
+                self.deletions.sent(key, now);
+            }
+            AttachmentCall::Read => {}
         }
         self.dispatcher.send(Call::Attachment(volume.clone(), node.clone(), request), now);
     }

@@ -62,6 +62,11 @@ impl Undone {
         self.again_at.filter(|at| self.written.is_none() && *at > now)
     }
 
+    /// Whether it has stood for a minute, or the time is over in which it was not repeated: nothing is left to remember.
+    pub fn is_over(&self, now: Instant) -> bool {
+        self.stands(now) || (self.written.is_none() && self.pending(now).is_none())
+    }
+
     fn stands(&self, now: Instant) -> bool {
         self.written.is_some_and(|at| at + STANDS <= now)
     }
