@@ -45,6 +45,7 @@
       'ClaimNotOwnedByPod',
       'ClassNotFound',
       'DynamicProvisioningDisabled',
+      'ExpansionUnsupported',
       'FlexVolumeUnsupported',
       'HeldByNode',
       'HoldsUnfitVolume',

@@ -311,6 +311,7 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     ordinary(['MooringWaitingLong', 'MooringProvisionerNotSeen'], 'local volumes, of which none is free', { none: ['mooring_waiting_oldest_seconds', { instance: 'a', kind: 'claim', reason: 'ProvisionerUnknown' }, '0+60x300'] }),
     outage('MooringResizerNotSeen', 'warning', 40, 55, 75, oldest('expanding_claim', 'Resizing', 50)),
     ordinary(['MooringResizerNotSeen', 'MooringWaitingLong'], 'a driver that takes twenty minutes to expand a volume', oldest('expanding_claim', 'Resizing', 20)),
+    ordinary(['MooringResizerNotSeen', 'MooringWaitingLong'], 'a larger size for a volume of NFS, which nobody expands', { nobody: ['mooring_waiting_oldest_seconds', { instance: 'a', kind: 'expanding_claim', reason: 'ExpansionUnsupported' }, '0+60x300'] }),
     outage('MooringEphemeralClaimsRefused', 'warning', 25, 50, 75, refused('0+1x10 10x50 11+1x300')),
     ordinary(['MooringEphemeralClaimsRefused', 'MooringWaitingLong'], 'a namespace whose quota is used up, while claims of others are created', refused('0+1x300')),
     outage('MooringAttributesClassInUse', 'info', 60, 85, 100, oldest('protected_vac', 'Terminating', 80)),

@@ -2,7 +2,11 @@
 //!
 //! In: a file of `tests/cases`, whose top explains its keys. Out: a panic that names each step that went otherwise.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use apiserver::{
     call::CallError,
@@ -25,6 +29,8 @@ use super::{
 #[serde(deny_unknown_fields)]
 struct Case {
     name: String,
+    /// The row of kube-controller-manager's unit test that it plays.
+    kcm: Option<usize>,
     #[serde(default)]
     given: Vec<Value>,
     steps: Vec<Step>,
@@ -71,10 +77,24 @@ pub(crate) fn error(said: &Value) -> CallError {
     }
 }
 
+/// The cases of a file.
+fn cases(file: &str) -> Vec<Case> {
+    serde_saphyr::from_str(file).expect("cases")
+}
+
+#[test]
+fn each_row_of_the_unit_tests_of_kube_controller_manager_is_a_case() {
+    let expander = include_str!("../../tests/cases/expander/controller.yaml");
+    let ephemeral = include_str!("../../tests/cases/ephemeral/controller.yaml");
+    for (file, rows) in [(expander, 4), (ephemeral, 7)] {
+        let played: BTreeSet<usize> = cases(file).iter().filter_map(|case| case.kcm).collect();
+        assert_eq!(played, (1..=rows).collect());
+    }
+}
+
 /// Plays all cases of a file.
 pub(crate) fn play<C: Played>(file: &str, make: impl Fn(Arc<Objects>) -> C) {
-    let cases: Vec<Case> = serde_saphyr::from_str(file).expect("cases");
-    for case in cases {
+    for case in cases(file) {
         Course::new(&case, &make).play(&case);
     }
 }
@@ -165,7 +185,7 @@ impl<C: Played> Course<C> {
                 self.now = self.wake_at.unwrap_or_else(|| panic!("{place}: it waits for nothing"));
             }
             self.now += Duration::from_mins(step.minutes);
-            let mut changed = std::collections::BTreeSet::new();
+            let mut changed = BTreeSet::new();
             for object in &step.add {
                 let object = self.revised(object);
                 changed.insert(of_kind!(object, add(&self.objects, &object)));

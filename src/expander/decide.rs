@@ -2,7 +2,7 @@
 
 use apiserver::{
     ids::Uid,
-    kinds::{ClaimPhase, InTreeSource, PersistentVolume, PersistentVolumeClaim},
+    kinds::{ClaimPhase, InTreeSource, PersistentVolume, PersistentVolumeClaim, ResizeStep},
     text::{Text, TextMap},
 };
 use thiserror::Error;
@@ -27,9 +27,12 @@ pub enum Resizer {
         /// The driver.
         driver: &'static str,
     },
-    /// A controller that is not part of Kubernetes, or nobody.
+    /// The CSI driver that it names.
     #[error("an external controller is to expand the volume")]
     External,
+    /// No controller of Kubernetes: it has no driver.
+    #[error("no controller of Kubernetes expands such a volume: whether another program does is not known")]
+    Nobody,
     /// A FlexVolume's driver, which is not supported.
     #[error("FlexVolume is not supported: nothing expands this PVC")]
     FlexVolume,
@@ -72,10 +75,12 @@ pub fn expansion(
     }))
 }
 
-/// Whether the volume is as large as requested: only its file system is left, which a kubelet expands.
-pub fn is_enlarged(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+/// Whether only a kubelet is left, which expands the file system. A volume that is as large as requested is no proof: the
+/// external-resizer writes that first, and may end before it writes the claim's status.
+pub fn is_left_to_kubelet(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
     let (has, wanted) = (size(&volume.spec.capacity), size(&claim.spec.resources.requests));
-    has.is_ok_and(|has| wanted.is_ok_and(|wanted| has >= wanted))
+    matches!(claim.status.resize(), Some(ResizeStep::Node | ResizeStep::NodeInfeasible))
+        && has.is_ok_and(|has| wanted.is_ok_and(|wanted| has >= wanted))
 }
 
 const STORAGE: &str = "storage";
@@ -92,10 +97,10 @@ pub fn resizer(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Opti
     is_its.then(|| match volume.spec.in_tree.as_deref() {
         Some(InTreeSource::FlexVolume(_)) => Resizer::FlexVolume,
         Some(InTreeSource::Malformed(_)) => Resizer::Unknown,
-        Some(source) => match migrated(source) {
-            Some((plugin, driver)) => Resizer::Migrated { plugin, driver },
-            None => Resizer::External,
-        },
-        None => Resizer::External,
+        Some(source) => {
+            migrated(source).map_or(Resizer::Nobody, |(plugin, driver)| Resizer::Migrated { plugin, driver })
+        }
+        None if volume.spec.csi.is_some() => Resizer::External,
+        None => Resizer::Nobody,
     })
 }

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use self::{
     calls::{Answer, Call, STORAGE_RESIZER, annotate},
-    decide::{Expansion, Resizer, expansion, is_enlarged, resizer},
+    decide::{Expansion, Resizer, expansion, is_left_to_kubelet, resizer},
     reasons::{ExpandingClaim, ExpansionReason},
 };
 use crate::controller::{
@@ -38,10 +38,11 @@ pub fn dry_run(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Expa
     match expansion(claim, Some(volume)) {
         Err(error) => ExpansionReason::Malformed(error.to_string()),
         Ok(None) => ExpansionReason::Settled,
-        Ok(Some(_)) => {
-            let not_bound = || ExpansionReason::NotBound(claim.spec.volume_name.clone());
-            resizer(claim, volume).map_or_else(not_bound, ExpansionReason::Waits)
-        }
+        Ok(Some(_)) => match resizer(claim, volume) {
+            None => ExpansionReason::NotBound(claim.spec.volume_name.clone()),
+            Some(_) if is_left_to_kubelet(claim, volume) => ExpansionReason::Settled,
+            Some(resizer) => ExpansionReason::Waits(resizer),
+        },
     }
 }
 
@@ -80,11 +81,10 @@ impl Expander {
                 self.keys.settled(key, reason);
             }
             _ => {
-                let is_expandable =
-                    matches!(reason, ExpansionReason::Waits(Resizer::Migrated { .. } | Resizer::External));
-                let volume = self.objects.volumes.get(&claim.spec.volume_name).filter(|_| is_expandable);
+                let volume = self.objects.volumes.get(&claim.spec.volume_name);
                 // A kubelet tells of what is left.
-                let is_done = volume.is_some_and(|volume| is_enlarged(claim, &volume));
+                let is_done = matches!(reason, ExpansionReason::Waits(_))
+                    && volume.is_some_and(|volume| is_left_to_kubelet(claim, &volume));
                 hold(EXPANSION, if is_done { Vec::new() } else { events });
                 hold(FAILURE, Vec::new());
                 self.keys.stands(key, if is_done { ExpansionReason::Settled } else { reason });
@@ -106,6 +106,7 @@ impl Expander {
             }
             Err(error) => ExpansionReason::Malformed(error.to_string()),
             Ok(None) => ExpansionReason::Settled,
+            Ok(Some(_)) if claim.spec.volume_name.is_empty() => ExpansionReason::Unnamed,
             Ok(Some(expansion)) => match self.expansions.get_mut(key) {
                 Some((known, resizer, is_told)) if *known == expansion => {
                     let resizer = *resizer;
@@ -150,7 +151,7 @@ impl Expander {
                 }
                 None => ExpansionReason::NotBound(name),
             },
-            Err(CallError::NotFound(_)) => ExpansionReason::NotBound(name),
+            Err(CallError::NotFound(_)) => ExpansionReason::Missing(name),
             Err(error) => {
                 self.keys.read_failed(key, &error, now, jitter);
                 let reason = ExpansionReason::Failed { is_write: false, error: error.to_string() };

@@ -32,6 +32,12 @@ pub enum ExpansionReason {
     /// The claim is Bound, and this volume is not its own.
     #[error("the volume {0} is not bound to this claim")]
     NotBound(VolumeName),
+    /// The claim is Bound, and there is no such volume.
+    #[error("the volume {0} does not exist")]
+    Missing(VolumeName),
+    /// The claim is Bound to a volume without a name.
+    #[error("the claim is Bound and names no volume")]
+    Unnamed,
     /// A size of the claim cannot be read (S42): what is wrong with it.
     #[error("a size of the claim cannot be read: {0}")]
     Malformed(String),
@@ -55,7 +61,9 @@ impl Reason for ExpansionReason {
             Self::Waits(Resizer::Migrated { .. } | Resizer::External) => "Resizing",
             Self::Waits(Resizer::FlexVolume) => "FlexVolumeUnsupported",
             Self::Waits(Resizer::Unknown) => "MalformedSource",
-            Self::NotBound(_) => "VolumeBoundElsewhere",
+            Self::Waits(Resizer::Nobody) => "ExpansionUnsupported",
+            Self::NotBound(_) | Self::Unnamed => "VolumeBoundElsewhere",
+            Self::Missing(_) => "VolumeMissing",
             Self::Malformed(_) => "MalformedClaim",
             Self::Unreadable => "ObjectUnreadable",
             Self::Failed { .. } => "RetryBackoff",
@@ -84,7 +92,7 @@ impl ExpansionReason {
                 EXTERNAL_EXPANDING,
                 format!("CSI migration enabled for {plugin}; waiting for external resizer to expand the pvc"),
             ),
-            Self::Waits(Resizer::External) => (
+            Self::Waits(Resizer::External | Resizer::Nobody) => (
                 EventType::Normal,
                 EXTERNAL_EXPANDING,
                 "waiting for an external controller to expand this PVC".to_owned(),

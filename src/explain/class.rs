@@ -1,7 +1,8 @@
-//! A class: who provisions, when its claims are bound, and, of one that does not exist, which claims wait for it.
+//! A class: who provisions, when its claims are bound, which of them are to grow; and, of one that does not exist, which
+//! claims wait for it.
 
 use apiserver::{
-    ids::ClassName,
+    ids::{ClaimKey, ClassName},
     kinds::{ClaimPhase, ObjectRef, PersistentVolume, PersistentVolumeClaim, StorageClass},
 };
 
@@ -9,6 +10,7 @@ use super::{
     claim::NO_PROVISIONER,
     links::{Link, missing},
     report::Verdict,
+    resize::{self, forbids},
     sidecars::{Presence, SILENCE, Sidecar},
     view::View,
 };
@@ -24,7 +26,11 @@ pub(super) fn link(view: &View<'_>, name: &ClassName) -> Link {
     let Some(class) = view.read::<StorageClass>(name) else {
         let mut link = missing::<StorageClass>(view, &subject, name, "NotFound");
         if link.verdict == Verdict::NotFound {
-            link.step.message.push_str(&waited_for(view, name));
+            // For volumes that are made by hand, or by mistake.
+            let waiting = claims(view, name, |claim| claim.status.phase != ClaimPhase::Bound);
+            if let Some(told) = counted(&waiting, "waits for it", "wait for it") {
+                link.step.message.extend([", and ", &told]);
+            }
         }
         return link;
     };
@@ -44,11 +50,39 @@ pub(super) fn link(view: &View<'_>, name: &ClassName) -> Link {
     let told = view.sidecars().absence(driver, Sidecar::Provisioner, None).unwrap_or_default();
     let first = Link::told(&subject, case, &[("driver", &driver), ("told", &told)]);
     let mut detail = format!("{named}  {when}  {:?}", class.reclaim_policy);
-    let grows = view.whole(&subject).and_then(|class| class.get("allowVolumeExpansion")?.as_bool());
-    if grows == Some(true) {
+    let whole = view.whole(&subject);
+    if whole.is_some_and(|class| !forbids(class)) {
         detail.push_str("  expandable");
     }
-    first.detail(detail)
+    let mut link = first.detail(detail);
+    view.list::<PersistentVolume>();
+    let growing = claims(view, name, |claim| resize::grows(view.objects(), claim));
+    if let Some(told) = counted(&growing, "is to grow", "are to grow") {
+        link.step.message.extend(["; ", &told]);
+        if whole.is_some_and(forbids) {
+            link = link.and("+class forbids", &[("class", name)]);
+        }
+    }
+    link
+}
+
+/// The claims of a class that meet it.
+fn claims(
+    view: &View<'_>,
+    name: &ClassName,
+    meets: impl Fn(&PersistentVolumeClaim) -> bool,
+) -> Vec<ClaimKey> {
+    view.list::<PersistentVolumeClaim>();
+    view.snapshot.keys(|claim| *claim_class(claim) == *name.as_str() && meets(claim))
+}
+
+/// How many claims those are, and one of them.
+fn counted(claims: &[ClaimKey], one: &str, many: &str) -> Option<String> {
+    Some(match claims {
+        [] => return None,
+        [only] => format!("claim {only} {one}"),
+        all @ [first, ..] => format!("{} claims {many}, the first {first}", all.len()),
+    })
 }
 
 /// Whether a provisioner of which nothing is seen is missed. Of one without leader election and CSIDriver (kind, k3s) only the
@@ -66,17 +100,4 @@ fn is_missed(view: &View<'_>, driver: &str) -> bool {
     view.snapshot.is_whole::<PersistentVolume>()
         && view.snapshot.keys(is_its).is_empty()
         && !view.snapshot.keys(has_waited).is_empty()
-}
-
-/// Which claims wait for a class that does not exist: for volumes that are made by hand, or by mistake.
-fn waited_for(view: &View<'_>, name: &ClassName) -> String {
-    view.list::<PersistentVolumeClaim>();
-    let waits = |claim: &PersistentVolumeClaim| {
-        claim.status.phase != ClaimPhase::Bound && *claim_class(claim) == *name.as_str()
-    };
-    match view.snapshot.keys(waits).as_slice() {
-        [] => String::new(),
-        [only] => format!(", and claim {only} waits for it"),
-        all @ [first, ..] => format!(", and {} claims wait for it, the first {first}", all.len()),
-    }
 }

@@ -40,7 +40,7 @@ use crate::attach_detach::{
 const WAITS_FOR_POD: [&str; 2] = ["WaitingForFirstConsumer", "WaitingForScheduling"];
 
 /// Reasons of claims that keep no pod from running.
-const NO_HINDRANCE: [&str; 3] = ["ModifyingAttributes", "ResizerNotSeen", "Resizing"];
+const NO_HINDRANCE: [&str; 4] = ["ExpansionUnsupported", "ModifyingAttributes", "ResizerNotSeen", "Resizing"];
 
 /// The chain of a pod.
 pub(super) fn links(view: &View<'_>, key: &PodKey) -> Vec<Link> {

@@ -16,7 +16,8 @@ const PAGES: &[(&str, &str)] = pages! {
     ClassNotFound ConfirmingClaimGone ConfirmingClass ConfirmingLost CsiDriverMissing DeleteFailed
     Deleting DetachError DetachWaitingForAttacher DetachWaitingForNode DetachWaitingForSettlement
     DetachWaitingForUnmount DetachWaitingForUnpublish DriverNotRegistered DynamicProvisioningDisabled
-    ExclusiveAttachedTwice FenceAmiss FencedWithoutRuler FinalizerWithoutOwner FlexVolumeUnsupported Forbidden ForeignAttachment
+    ExclusiveAttachedTwice ExpansionUnsupported FenceAmiss FencedWithoutRuler FinalizerWithoutOwner FlexVolumeUnsupported
+    Forbidden ForeignAttachment
     ForeignWriter HandOver HandleShared HeldByNode HoldsOtherVolume HoldsUnfitVolume LargerThanBest LeftToProvisioner
     LeftoverRecyclerPod LostMisbound LostReference LostVolumeMissing MalformedClaim MalformedSource
     ManyDefaultClasses ModeMismatch ModifyingAttributes MountError NamedVolumeMismatch NamedVolumeMissing

@@ -7,7 +7,7 @@
 
 use apiserver::{
     ids::{ClassName, NodeName, PodKey},
-    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass},
+    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, ResizeStep, StorageClass},
     tables::Objects,
 };
 use k8s_openapi::jiff::Timestamp;
@@ -28,7 +28,12 @@ use super::{
 use crate::{
     binder::matching::predicate::claim_class,
     controller::report::Reason as _,
-    expander::{calls::STORAGE_RESIZER, decide::Resizer, dry_run, reasons::ExpansionReason},
+    expander::{
+        calls::STORAGE_RESIZER,
+        decide::{Resizer, expansion},
+        dry_run,
+        reasons::ExpansionReason,
+    },
 };
 
 /// What is pending on a bound claim.
@@ -40,7 +45,7 @@ pub(super) fn link(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Lin
 /// Whether the volume of a claim is to grow, as the expander says.
 pub(super) fn grows(objects: &Objects, claim: &PersistentVolumeClaim) -> bool {
     let volume = objects.volumes.get(&claim.spec.volume_name);
-    volume.is_some_and(|volume| !dry_run(claim, &volume).is_settled())
+    volume.is_some_and(|volume| !matches!(expansion(claim, Some(&volume)), Ok(None)))
 }
 
 /// The message of the first of these conditions that holds.
@@ -56,18 +61,6 @@ fn error(whole: &Value, kinds: &[&str]) -> String {
     error.map_or(String::new(), |error| format!(": {error}"))
 }
 
-/// How far the expansion is, as the claim's status says; none if that says nothing of one.
-// external-resizer: pkg/controller; kubelet: pkg/volume/util/operationexecutor, node_expander.go.
-fn progress(whole: &Value) -> Option<&'static str> {
-    match whole.pointer("/status/allocatedResourceStatuses/storage").and_then(Value::as_str) {
-        Some("ControllerResizeInfeasible" | "NodeResizeInfeasible") => Some("Resizing infeasible"),
-        Some("NodeResizePending" | "NodeResizeInProgress") => Some("Resizing on node"),
-        Some(_) => Some("Resizing"),
-        None if condition(whole, &["FileSystemResizePending"]).is_some() => Some("Resizing on node"),
-        None => condition(whole, &["Resizing"]).map(|_| "Resizing"),
-    }
-}
-
 /// Since when the size has been asked for, at the latest: when its last writer wrote. Without managed fields it is not known.
 pub(super) fn requested(whole: &Value) -> Option<Timestamp> {
     let is_size = |fields: &Value| fields.pointer("/f:spec/f:resources/f:requests/f:storage").is_some();
@@ -79,10 +72,12 @@ pub(super) fn size(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Lin
     let subject = ObjectRef::Claim(claim.key());
     let (volume, whole) = (get::<PersistentVolume>(view, &claim.spec.volume_name), view.whole(&subject));
     let reason = volume.as_deref().map_or(ExpansionReason::Settled, |volume| dry_run(claim, volume));
-    let (progress, asked) = (whole.and_then(progress), whole.and_then(requested));
+    // A kubelet that is to expand to an earlier size has not begun with this one.
+    let progress = claim.status.resize().filter(|step| *step != ResizeStep::Node || reason.is_settled());
     if progress.is_none() && reason.is_settled() {
         return None;
     }
+    let asked = whole.and_then(requested);
     let csi = volume.as_ref().and_then(|volume| Some(volume.spec.csi.as_ref()?.driver.as_str()));
     let (plugin, driver) = match reason {
         ExpansionReason::Waits(Resizer::Migrated { plugin, driver }) => (plugin, Some(driver)),
@@ -110,23 +105,26 @@ pub(super) fn size(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Lin
     let names_driver = claim.metadata.annotation(STORAGE_RESIZER) == driver;
     let by_time = || Verdict::of_wait(asked, view.now());
     let link = match (progress, &reason) {
-        (Some("Resizing on node"), _) => return Some(on_node(view, &subject, claim, facts)),
-        (Some("Resizing infeasible"), _) => Link::told(&subject, "Resizing infeasible", facts),
+        (Some(ResizeStep::Node), _) => return Some(on_node(view, &subject, claim, facts)),
+        (Some(ResizeStep::ControllerInfeasible | ResizeStep::NodeInfeasible), _) => {
+            Link::told(&subject, "Resizing infeasible", facts)
+        }
         (None, ExpansionReason::Waits(Resizer::Migrated { .. })) if !names_driver => {
             Link::told(&subject, "Resizing unnamed", facts).verdict(by_time())
-        }
-        (None, ExpansionReason::Waits(Resizer::External)) if driver.is_none() => {
-            Link::told(&subject, "Resizing by no driver", facts)
         }
         (None, reason) if !matches!(reason.code(), "Resizing") => {
             Link::told_of(&subject, reason.code(), "claim", facts)
         }
-        (progress, _) => by_resizer(view, &subject, claim, (progress, driver, asked), facts),
+        (progress, _) => by_resizer(view, &subject, claim, (progress.is_some(), driver, asked), facts),
     };
     view.read::<StorageClass>(&ClassName::from(class));
     let class = ObjectRef::Class(ClassName::from(class));
-    let forbids = |class: &Value| class.get("allowVolumeExpansion").and_then(Value::as_bool) != Some(true);
     Some(if view.whole(&class).is_some_and(forbids) { link.and("+class forbids", facts) } else { link })
+}
+
+/// Whether the API server refuses a larger size for claims of this class.
+pub(super) fn forbids(class: &Value) -> bool {
+    class.get("allowVolumeExpansion").and_then(Value::as_bool) != Some(true)
 }
 
 /// The driver's external-resizer has begun, or is to begin: what is known of it.
@@ -134,7 +132,7 @@ fn by_resizer(
     view: &View<'_>,
     subject: &ObjectRef,
     claim: &PersistentVolumeClaim,
-    (progress, driver, asked): (Option<&str>, Option<&str>, Option<Timestamp>),
+    (has_begun, driver, asked): (bool, Option<&str>, Option<Timestamp>),
     facts: Facts<'_>,
 ) -> Link {
     let Some(driver) = driver else { return Link::told(subject, "Resizing", facts) };
@@ -145,14 +143,14 @@ fn by_resizer(
         return and_log(by_time(Link::told(subject, "Resizing failed", &[own, facts].concat())));
     }
     // One that has begun has answered.
-    let unanswered = asked.filter(|_| progress.is_none());
-    match (view.sidecars().absence(driver, Sidecar::Resizer, unanswered), progress) {
-        (Some(told), _) => {
+    let unanswered = asked.filter(|_| !has_begun);
+    match view.sidecars().absence(driver, Sidecar::Resizer, unanswered) {
+        Some(told) => {
             let own: Facts<'_> = &[("told", &told)];
             Link::told(subject, "ResizerNotSeen", &[own, facts].concat())
         }
-        (None, Some(case)) => Link::told(subject, case, facts),
-        (None, None) => and_log(by_time(Link::told(subject, "Resizing asked", facts))),
+        None if has_begun => Link::told(subject, "Resizing", facts),
+        None => and_log(by_time(Link::told(subject, "Resizing asked", facts))),
     }
 }
 

@@ -111,7 +111,7 @@ var files = []struct{ module, path, messages string }{
 	{"k8s.io/api", "core/v1", "AWSElasticBlockStoreVolumeSource AttachedVolume AzureDiskVolumeSource AzureFilePersistentVolumeSource AzureFileVolumeSource " +
 		"CSIPersistentVolumeSource CinderPersistentVolumeSource CinderVolumeSource ContainerState ContainerStatus FCVolumeSource FlexPersistentVolumeSource " +
 		"FlexVolumeSource GCEPersistentDiskVolumeSource HostPathVolumeSource ISCSIPersistentVolumeSource ISCSIVolumeSource ModifyVolumeStatus NFSVolumeSource Node NodeCondition " +
-		"NodeSpec NodeStatus NodeSystemInfo ObjectReference PersistentVolume PersistentVolumeClaim PersistentVolumeClaimSpec PersistentVolumeClaimStatus " +
+		"NodeSpec NodeStatus NodeSystemInfo ObjectReference PersistentVolume PersistentVolumeClaim PersistentVolumeClaimCondition PersistentVolumeClaimSpec PersistentVolumeClaimStatus " +
 		"PersistentVolumeClaimVolumeSource PersistentVolumeSource PersistentVolumeSpec PersistentVolumeStatus Pod PodList PodSpec PodStatus PortworxVolumeSource Taint " +
 		"Volume VolumeResourceRequirements VolumeSource VsphereVirtualDiskVolumeSource " +
 		// Of these nothing is read. The benchmark of a simulated cluster writes them.

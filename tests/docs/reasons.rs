@@ -36,6 +36,7 @@ const GROUPS: [Group; 8] = [
         title: "Claims",
         sources: &[("src/binder/reasons.rs", "impl ClaimReason ")],
         added: &[
+            "ExpansionUnsupported",
             "ModifyingAttributes",
             "ProvisionerError",
             "ProvisionerNotSeen",

@@ -23,7 +23,7 @@ const SOURCES: [&str; 11] = [
 ];
 
 /// What Kubernetes calls the messages that we name otherwise.
-const MESSAGES: [(&str, &[&str]); 31] = [
+const MESSAGES: [(&str, &[&str]); 32] = [
     ("AttachmentNames", &["VolumeAttachmentSpec"]),
     ("AttachmentSource", &["VolumeAttachmentSource"]),
     ("AttachmentSpec", &["VolumeAttachmentSpec"]),
@@ -32,6 +32,7 @@ const MESSAGES: [(&str, &[&str]); 31] = [
     ("AzureDisk", &["AzureDiskVolumeSource"]),
     ("AzureFile", &["AzureFilePersistentVolumeSource"]),
     ("Cinder", &["CinderVolumeSource", "CinderPersistentVolumeSource"]),
+    ("ClaimCondition", &["PersistentVolumeClaimCondition"]),
     ("ClaimRef", &["ObjectReference"]),
     ("ClaimResources", &["VolumeResourceRequirements"]),
     ("ClaimSource", &["PersistentVolumeClaimVolumeSource"]),

@@ -334,7 +334,12 @@ fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
                 "volumeattachments",
             ],
         ),
-        ("a class", "sc/fast", seen([class()]), &["leases", "storageclass/fast", "storageclasses"]),
+        (
+            "a class, and which of its claims are to grow",
+            "sc/fast",
+            seen([class()]),
+            &["leases", "persistentvolumeclaims", "persistentvolumes", "storageclass/fast", "storageclasses"],
+        ),
         (
             "a class of whose provisioner nothing is seen",
             "sc/fast",

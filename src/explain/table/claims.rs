@@ -246,7 +246,7 @@ rows! {
         next("Resize", "the expander, of kube-controller-manager or of mooring, has written it"),
         safe("see whether kube-controller-manager runs, with its persistentvolume-expander-controller",
             "kubectl get leases -n kube-system kube-controller-manager");
-    "Resizing by no driver": Blocked,
+    "ExpansionUnsupported": Blocked,
         "the volume is to become {wanted}{since}, and has no CSI driver: no controller of Kubernetes expands \
          it. Whether another program does is not known",
         next("Resize", "some program has enlarged {volume} and says so in the claim's status.capacity"),

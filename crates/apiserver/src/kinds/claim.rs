@@ -1,13 +1,14 @@
 //! PersistentVolumeClaim: what is asked for, and what was given.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use strum::{IntoStaticStr, VariantNames};
 
 use super::{Keep, Meta, meta::referenced, pod::Present};
 use crate::{
     ids::{AttributesClassName, VolumeName},
-    protobuf::{enumeration, message, quantities},
+    protobuf::{FromProtobuf as _, Values, enumeration, message, quantities},
     text::{Text, TextList, TextMap},
+    wire::DecodeError,
 };
 
 /// A PersistentVolumeClaim.
@@ -102,14 +103,42 @@ pub struct ClaimStatus {
     pub current_volume_attributes_class_name: Option<Text>,
     /// The change of that class that is under way, if one is.
     pub modify_volume_status: Option<ModifyVolumeStatus>,
+    /// How far the resizing of each resource is.
+    pub allocated_resource_statuses: TextMap,
+    /// The types of the conditions that hold.
+    #[serde(deserialize_with = "holding")]
+    pub conditions: TextList,
 }
 message!(ClaimStatus {
     phase: 1,
     access_modes: 2,
     capacity: 3 by quantities,
+    conditions: 4 by holding_of,
+    allocated_resource_statuses: 7,
     current_volume_attributes_class_name: 8,
     modify_volume_status: 9,
 });
+
+/// A condition.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ClaimCondition {
+    r#type: Text,
+    status: Text,
+}
+message!(ClaimCondition { r#type: 1, status: 2 });
+
+fn types(conditions: Vec<ClaimCondition>) -> TextList {
+    conditions.into_iter().filter(|it| it.status == "True").map(|it| it.r#type).collect()
+}
+
+fn holding<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TextList, D::Error> {
+    Vec::deserialize(deserializer).map(types)
+}
+
+fn holding_of(values: Values<'_, '_>) -> Result<TextList, DecodeError> {
+    Vec::from_values(values).map(types)
+}
 
 /// `status.modifyVolumeStatus`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -119,6 +148,36 @@ pub struct ModifyVolumeStatus {
     pub target_volume_attributes_class_name: Text,
 }
 message!(ModifyVolumeStatus { target_volume_attributes_class_name: 1 });
+
+/// How far the expansion of a claim's volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResizeStep {
+    /// The external-resizer enlarges the volume.
+    Controller,
+    /// The volume cannot be enlarged.
+    ControllerInfeasible,
+    /// The volume is larger, and a kubelet is to expand its file system.
+    Node,
+    /// The kubelet cannot.
+    NodeInfeasible,
+}
+
+impl ClaimStatus {
+    /// How far the expansion is, if the status says something of one (KEP-1790).
+    // external-resizer: pkg/controller; kubelet: pkg/volume/util/operationexecutor, node_expander.go.
+    pub fn resize(&self) -> Option<ResizeStep> {
+        let holds = |r#type: &str| self.conditions.iter().any(|one| one == r#type);
+        match self.allocated_resource_statuses.get("storage").map(Text::as_str) {
+            Some("ControllerResizeInfeasible") => Some(ResizeStep::ControllerInfeasible),
+            Some("NodeResizeInfeasible") => Some(ResizeStep::NodeInfeasible),
+            Some("NodeResizePending" | "NodeResizeInProgress") => Some(ResizeStep::Node),
+            Some(_) => Some(ResizeStep::Controller),
+            // Of a resizer without RecoverVolumeExpansionFailure.
+            None if holds("FileSystemResizePending") => Some(ResizeStep::Node),
+            None => holds("Resizing").then_some(ResizeStep::Controller),
+        }
+    }
+}
 
 impl PersistentVolumeClaim {
     /// The VolumeAttributesClasses that the claim names: wanted, in effect, and being applied.

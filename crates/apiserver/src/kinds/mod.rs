@@ -28,7 +28,7 @@ use serde::de::DeserializeOwned;
 pub use attachment::{AttachmentSource, AttachmentSpec, AttachmentStatus, VolumeAttachment, VolumeError};
 pub use claim::{
     ClaimPhase, ClaimResources, ClaimSpec, ClaimStatus, LabelExpression, LabelSelector, ModifyVolumeStatus,
-    PersistentVolumeClaim,
+    PersistentVolumeClaim, ResizeStep,
 };
 pub use class::{BindingMode, StorageClass, VolumeAttributesClass};
 pub use csi::{CsiDriver, CsiDriverSpec};
