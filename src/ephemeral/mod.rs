@@ -200,12 +200,16 @@ impl Controller for EphemeralVolumes {
         jitter: f64,
     ) {
         let Call { pod: key, uid, volume, claim, .. } = call;
-        match &result {
-            Ok(claim) => drop(self.objects.observe_response(claim.clone())),
-            Err(_) => {
-                self.objects.templates().forget(&key);
-                self.undone.entry(key.clone()).or_insert_with(|| (uid.clone(), BTreeMap::new()));
-            }
+        if let Ok(claim) = &result {
+            self.objects.observe_response(claim.clone());
+        }
+        let Some(pod) = self.objects.pods.get(&key).filter(|pod| pod.metadata.uid == uid) else {
+            // Nothing has failed of another pod of its name, and its templates wait for their turn.
+            return self.keys.ends(&key, now);
+        };
+        if result.is_err() {
+            self.objects.templates().forget(&key);
+            self.undone.entry(key.clone()).or_insert_with(|| (uid, BTreeMap::new()));
         }
         if let Some(undone) = self.undone.get_mut(&key).and_then(|(_, of_pod)| of_pod.get_mut(&volume)) {
             match &result {
@@ -213,10 +217,7 @@ impl Controller for EphemeralVolumes {
                 Err(_) => undone.withdrawn(now),
             }
         }
-        let error = self.keys.written(&key, &result, now, jitter);
-        if let Some(error) = error
-            && let Some(pod) = self.objects.pods.get(&key).filter(|pod| pod.metadata.uid == uid)
-        {
+        if let Some(error) = self.keys.written(&key, &result, now, jitter) {
             let reason = EphemeralReason::Failed(volume, claim, error.to_string());
             match error {
                 // Whose it is, the watch tells.
