@@ -75,7 +75,7 @@ pub enum Answer {
     /// The template of the volume, of the pod as it was read.
     Template(Value),
     /// The claim.
-    Claim(PersistentVolumeClaim),
+    Claim(Box<PersistentVolumeClaim>),
 }
 
 impl Call {
@@ -113,7 +113,7 @@ impl Sent for Call {
             return self.template(&caller.send(&request).await?.into()).map(Answer::Template);
         };
         let request = decide::claim(&self.pod, &self.uid, self.claim.name(), template);
-        caller.write(&request).await.map(Answer::Claim)
+        caller.write(&request).await.map(Box::new).map(Answer::Claim)
     }
 
     fn key(&self) -> String {

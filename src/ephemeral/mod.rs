@@ -196,7 +196,7 @@ impl Controller for EphemeralVolumes {
     fn answered(&mut self, call: Call, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
         self.counts.count(&call, result.is_err());
         if let Ok(Answer::Claim(claim)) = &result {
-            self.objects.observe_response(claim.clone());
+            self.objects.observe_response((**claim).clone());
         }
         let Some(pod) = self.objects.pods.get(&call.pod).filter(|pod| pod.metadata.uid == call.uid) else {
             // Another of its name has neither failed nor lost its templates.

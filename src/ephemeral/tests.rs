@@ -26,7 +26,7 @@ impl Played for EphemeralVolumes {
         body["metadata"]["namespace"] = call.pod.namespace().into();
         body["metadata"]["uid"] = format!("uid-{revision}").into();
         body["metadata"]["resourceVersion"] = revision.to_string().into();
-        Ok(Answer::Claim(Encoding::Json.object(&Bytes::from(body.to_string())).unwrap()))
+        Ok(Answer::Claim(Box::new(Encoding::Json.object(&Bytes::from(body.to_string())).unwrap())))
     }
 }
 
@@ -37,6 +37,10 @@ fn cases() {
     });
 }
 
+/// The row; the pod's volume, and whether the pod is being deleted; the namespace of the claim that is there; the answer; how
+/// many requests are counted, and how many that failed.
+type Row<'a> = (&'a str, Option<(&'a Value, bool)>, &'a str, &'a Value, [u32; 2]);
+
 /// Each row of kube-controller-manager's test of one turn, and what it counts in it.
 // KCM: pkg/controller/volume/ephemeral/controller_test.go, TestSyncHandler.
 #[test]
@@ -45,9 +49,6 @@ fn each_row_of_kcm_counts_as_there() {
     let claimed = json!({"persistentVolumeClaim": {"claimName": "p-data"}});
     let conflict = json!({"refused": "the quota has been modified"});
     let created = json!("created");
-    // the row; the pod's volume, and whether the pod is being deleted; the namespace of the claim that is there; the answer;
-    // requests, and how many failed
-    type Row<'a> = (&'a str, Option<(&'a Value, bool)>, &'a str, &'a Value, [u32; 2]);
     let rows: [Row<'_>; 7] = [
         ("create", Some((&template, false)), "", &created, [1, 0]),
         ("no-such-pod", None, "", &created, [0, 0]),

@@ -379,11 +379,11 @@ async fn s42_the_live_lists_read_of_an_object_what_names_classes_and_nothing_els
         "phase": 7, "conditions": "odd", "currentVolumeAttributesClassName": "silver",
         "modifyVolumeStatus": {"targetVolumeAttributesClassName": "bronze", "status": 7},
     });
-    let (named, unnamed) = (odd(names("gold"), status), odd(json!({}), json!({})));
+    let (user, other) = (odd(names("gold"), status), odd(json!({}), json!({})));
     // the claims, the volumes; what is named, if all names can be read
     let cases = [
-        (vec![&named, &unnamed], vec![], Some(vec!["bronze", "gold", "silver"])),
-        (vec![], vec![&named, &unnamed], Some(vec!["gold"])),
+        (vec![&user, &other], vec![], Some(vec!["bronze", "gold", "silver"])),
+        (vec![], vec![&user, &other], Some(vec!["gold"])),
         (vec![], vec![&odd(json!({}), json!("odd"))], Some(vec![])),
         (vec![&odd(json!({"volumeAttributesClassName": 7}), json!({}))], vec![], None),
         (vec![&odd(json!({}), json!("odd"))], vec![], None),

@@ -15,7 +15,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use test_support::{
-    audit::{DAEMON, NO_FINALIZERS},
+    audit::{DAEMON, NO_FINALIZERS, rights_used},
     cluster::{Cluster, NAMESPACE, create, patch, patch_status, until, within_deadline},
     daemon::{Daemon, Launch},
 };
@@ -260,13 +260,13 @@ async fn refused_by_each(stage: Stage) {
     .await;
 
     stage.expects("the daemon's role does not allow what it asks for");
-    let roles = cluster.all::<ClusterRole>();
-    let all = roles.get(ROLE).await.unwrap().rules.unwrap();
+    let cluster_roles = cluster.all::<ClusterRole>();
+    let all = cluster_roles.get(ROLE).await.unwrap().rules.unwrap();
     let is_of_finalizers = |resources: &Vec<String>| resources.contains(&"pods/finalizers".to_owned());
     let few: Vec<_> =
         all.iter().filter(|rule| !rule.resources.as_ref().is_some_and(is_of_finalizers)).collect();
     assert_eq!(few.len() + 1, all.len());
-    patch(&roles, ROLE, json!({ "rules": few })).await;
+    patch(&cluster_roles, ROLE, json!({ "rules": few })).await;
     let right = json!({
         "namespace": NAMESPACE, "verb": "update", "resource": "pods", "subresource": "finalizers", "name": "p",
     });
@@ -275,9 +275,11 @@ async fn refused_by_each(stage: Stage) {
     let gone = async { while create(&reviews, review.clone()).await.status.unwrap().allowed {} };
     heeded("the right is gone", gone).await;
     refused_in_words(told, ("owner", NO_FINALIZERS), async {
-        patch(&roles, ROLE, json!({ "rules": all })).await;
+        patch(&cluster_roles, ROLE, json!({ "rules": all })).await;
     })
     .await;
+    let used = rights_used(&stage.requests());
+    assert!(used.iter().any(|right| right.resource == "pods/finalizers"), "{used:#?}");
 }
 
 /// A claim goes with its namespace, whose pod still runs: the API server takes neither another claim nor an event.
