@@ -77,14 +77,14 @@ pub struct ClaimsAndVolumes;
 
 /// What of a claim is read. Whatever else there is wrong with it keeps no class.
 #[derive(Deserialize)]
-struct OfClaim {
+struct NamedByClaim {
     spec: Option<NamesInSpec>,
     status: Option<NamesInStatus>,
 }
 
 /// The same of a volume.
 #[derive(Deserialize)]
-struct OfVolume {
+struct NamedByVolume {
     spec: Option<NamesInSpec>,
 }
 
@@ -113,7 +113,7 @@ impl UserList<AttributesClassName> for ClaimsAndVolumes {
 
     async fn send(&self, caller: &Caller) -> Result<ClassNames, CallError> {
         let mut named = ClassNames::new();
-        let of_claim = |claim: OfClaim| {
+        let of_claim = |claim: NamedByClaim| {
             let (spec, status) = (claim.spec.unwrap_or_default(), claim.status.unwrap_or_default());
             let target = status.modify_volume_status;
             named.extend(spec.volume_attributes_class_name);
@@ -121,7 +121,7 @@ impl UserList<AttributesClassName> for ClaimsAndVolumes {
             named.extend(target.and_then(|target| target.target_volume_attributes_class_name));
         };
         pages::list(caller, "/api/v1/persistentvolumeclaims", "PersistentVolumeClaimList", of_claim).await?;
-        let of_volume = |volume: OfVolume| {
+        let of_volume = |volume: NamedByVolume| {
             named.extend(volume.spec.and_then(|spec| spec.volume_attributes_class_name));
         };
         pages::list(caller, "/api/v1/persistentvolumes", "PersistentVolumeList", of_volume).await?;
