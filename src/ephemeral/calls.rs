@@ -1,4 +1,5 @@
-//! The request that makes a claim, and the read of the pod before it if the template is not there any more.
+//! The requests as values, how each is sent, and what can come back: the claim is made, and before that the pod is read if its
+//! template is not there any more.
 
 use apiserver::{
     call::{CallError, Caller, Request, Verb},
@@ -15,7 +16,7 @@ use super::decide;
 use crate::{controller::requests::Sent, metrics::Metrics};
 
 /// What is counted of the requests.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct CreateCounts {
     creates: IntCounter,
     failures: IntCounter,
@@ -43,9 +44,17 @@ impl CreateCounts {
             )?,
         })
     }
+
+    /// Counts a request that was answered, if it was to make a claim.
+    pub(super) fn count(&self, call: &Call, is_error: bool) {
+        if call.template.is_some() {
+            self.creates.inc();
+            self.failures.inc_by(is_error.into());
+        }
+    }
 }
 
-/// Makes the claim of one volume.
+/// A request for the claim of one volume.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The pod.
@@ -56,43 +65,55 @@ pub struct Call {
     pub volume: Text,
     /// The claim.
     pub claim: ClaimKey,
-    /// What the claim is made of; without it, the pod is read first.
+    /// What the claim is made of; without it, the pod is read.
     pub template: Option<Value>,
-    /// Where it is counted.
-    pub counts: CreateCounts,
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// The template of the volume, of the pod as it was read.
+    Template(Value),
+    /// The claim.
+    Claim(Box<PersistentVolumeClaim>),
 }
 
 impl Call {
-    async fn read_template(&self, caller: &Caller) -> Result<Value, CallError> {
-        let request = Request { verb: Verb::Get, path: Pod::path(&self.pod), body: None };
-        let body = Bytes::from(caller.send(&request).await?);
-        let unreadable = |why: &str| CallError::Unknown(format!("unreadable pod: {why}"));
-        let pod: Pod = Encoding::Json.object(&body).map_err(|error| unreadable(&error.to_string()))?;
+    /// What it does, for people.
+    pub(super) fn what(&self) -> String {
+        if self.template.is_some() {
+            format!("create PVC {}", self.claim.name())
+        } else {
+            "read pod".to_owned()
+        }
+    }
+
+    /// The template, of the pod as the server has it.
+    pub(super) fn template(&self, body: &Bytes) -> Result<Value, CallError> {
+        // It has answered, and will answer the same until somebody mends the pod.
+        let unreadable =
+            |why: &str| CallError::Refused { code: 200, message: format!("it cannot be read: {why}") };
+        let pod: Pod = Encoding::Json.object(body).map_err(|error| unreadable(&error.to_string()))?;
         if pod.metadata.uid != self.uid || pod.metadata.is_terminating() {
             // The watch is about to tell of that.
             return Err(CallError::NotFound("the pod is deleted".to_owned()));
         }
-        let templates = ClaimTemplate::all(Encoding::Json, &body).unwrap_or_default();
+        let templates = ClaimTemplate::all(Encoding::Json, body).unwrap_or_default();
         let template = templates.into_iter().find(|template| template.volume == self.volume);
         template.map(|template| template.template).ok_or_else(|| unreadable("no template"))
     }
 }
 
 impl Sent for Call {
-    type Answer = PersistentVolumeClaim;
+    type Answer = Answer;
 
-    async fn send(&self, caller: &Caller) -> Result<Self::Answer, CallError> {
-        let template = match &self.template {
-            Some(template) => template.clone(),
-            None => self.read_template(caller).await?,
+    async fn send(&self, caller: &Caller) -> Result<Answer, CallError> {
+        let Some(template) = &self.template else {
+            let request = Request { verb: Verb::Get, path: Pod::path(&self.pod), body: None };
+            return self.template(&caller.send(&request).await?.into()).map(Answer::Template);
         };
-        let request = decide::claim(&self.pod, &self.uid, self.claim.name(), &template);
-        self.counts.creates.inc();
-        let created = caller.write(&request).await;
-        if created.is_err() {
-            self.counts.failures.inc();
-        }
-        created
+        let request = decide::claim(&self.pod, &self.uid, self.claim.name(), template);
+        caller.write(&request).await.map(Box::new).map(Answer::Claim)
     }
 
     fn key(&self) -> String {
@@ -100,7 +121,7 @@ impl Sent for Call {
     }
 
     fn log(&self, error: &CallError) {
-        let (pod, claim) = (&self.pod, &self.claim);
-        tracing::warn!(%pod, %claim, reason = "RetryBackoff", %error, "claim could not be created, retrying");
+        let (pod, what) = (&self.pod, self.what());
+        tracing::warn!(%pod, what, reason = "RetryBackoff", %error, "request for a claim failed, retrying");
     }
 }

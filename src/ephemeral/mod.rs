@@ -20,7 +20,7 @@ use std::{
 use apiserver::{
     call::CallError,
     ids::{ClaimKey, PodKey, Uid},
-    kinds::{Keep as _, Narrow as _, ObjectRef, PersistentVolumeClaim, Pod, PodVolume, PodVolumeSource},
+    kinds::{Keep as _, Narrow as _, ObjectRef, Pod, PodVolume, PodVolumeSource},
     tables::Objects,
     text::Text,
 };
@@ -28,7 +28,7 @@ use prometheus::IntGauge;
 use tokio::time::Instant;
 
 use self::{
-    calls::{Call, CreateCounts},
+    calls::{Answer, Call, CreateCounts},
     decide::{ClaimStep, known, next_step},
     reasons::EphemeralReason,
 };
@@ -53,6 +53,8 @@ pub struct EphemeralVolumes {
     /// Of claims that were not made with their pod, by pod, with its UID, and volume: how often others have deleted each
     /// (S46).
     undone: BTreeMap<PodKey, (Uid, BTreeMap<Text, Undone>)>,
+    /// Of templates that were just read: sent with the next plan.
+    to_make: Vec<Call>,
     counts: CreateCounts,
 }
 
@@ -69,7 +71,7 @@ impl EphemeralVolumes {
             gauge.set(i64::try_from(shown.templates().len()).unwrap_or(i64::MAX));
         };
         metrics.register_scraped(waiting, count)?;
-        Ok(Self { objects, keys: Keys::default(), undone: BTreeMap::new(), counts })
+        Ok(Self { objects, keys: Keys::default(), undone: BTreeMap::new(), to_make: Vec::new(), counts })
     }
 
     /// The pods for whose volumes a claim of that name is.
@@ -135,8 +137,7 @@ impl EphemeralVolumes {
                     of_pod.entry(volume.clone()).or_insert_with(Undone::once).sent(now);
                 }
                 self.keys.begins_to_read(key);
-                let counts = self.counts.clone();
-                return Some(Call { pod: key.clone(), uid, volume, claim, template, counts });
+                return Some(Call { pod: key.clone(), uid, volume, claim, template });
             }
             ClaimStep::NotOwned(volume, claim) => EphemeralReason::NotOwned(volume, claim),
             ClaimStep::Unreadable(claim) => EphemeralReason::Unreadable(format!("claim {claim}")),
@@ -159,7 +160,7 @@ impl Controller for EphemeralVolumes {
     type Key = PodKey;
     type Reason = EphemeralReason;
     type Call = Call;
-    type Answer = PersistentVolumeClaim;
+    type Answer = Answer;
     type Measures = ();
 
     fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
@@ -192,20 +193,23 @@ impl Controller for EphemeralVolumes {
         }
     }
 
-    fn answered(
-        &mut self,
-        call: Call,
-        result: Result<PersistentVolumeClaim, CallError>,
-        now: Instant,
-        jitter: f64,
-    ) {
-        let Call { pod: key, uid, volume, claim, .. } = call;
-        match &result {
-            Ok(claim) => drop(self.objects.observe_response(claim.clone())),
-            Err(_) => {
-                self.objects.templates().forget(&key);
-                self.undone.entry(key.clone()).or_insert_with(|| (uid.clone(), BTreeMap::new()));
-            }
+    fn answered(&mut self, call: Call, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
+        self.counts.count(&call, result.is_err());
+        if let Ok(Answer::Claim(claim)) = &result {
+            self.objects.observe_response((**claim).clone());
+        }
+        let Some(pod) = self.objects.pods.get(&call.pod).filter(|pod| pod.metadata.uid == call.uid) else {
+            // Another of its name has neither failed nor lost its templates.
+            return self.keys.ends(&call.pod, now);
+        };
+        if let Ok(Answer::Template(template)) = result {
+            return self.to_make.push(Call { template: Some(template), ..call });
+        }
+        let what = call.what();
+        let Call { pod: key, uid, volume, .. } = call;
+        if result.is_err() {
+            self.objects.templates().forget(&key);
+            self.undone.entry(key.clone()).or_insert_with(|| (uid, BTreeMap::new()));
         }
         if let Some(undone) = self.undone.get_mut(&key).and_then(|(_, of_pod)| of_pod.get_mut(&volume)) {
             match &result {
@@ -213,11 +217,8 @@ impl Controller for EphemeralVolumes {
                 Err(_) => undone.withdrawn(now),
             }
         }
-        let error = self.keys.written(&key, &result, now, jitter);
-        if let Some(error) = error
-            && let Some(pod) = self.objects.pods.get(&key).filter(|pod| pod.metadata.uid == uid)
-        {
-            let reason = EphemeralReason::Failed(volume, claim, error.to_string());
+        if let Some(error) = self.keys.written(&key, &result, now, jitter) {
+            let reason = EphemeralReason::Failed(volume, format!("{what}: {error}"));
             match error {
                 // Whose it is, the watch tells.
                 CallError::AlreadyExists(_) => self.keys.failed(&key, reason),
@@ -237,7 +238,7 @@ impl Controller for EphemeralVolumes {
     }
 
     fn plan(&mut self, now: Instant) -> Plan<Self> {
-        let mut calls = Vec::new();
+        let mut calls = std::mem::take(&mut self.to_make);
         while let Some(key) = self.keys.next(0, now) {
             calls.extend(self.look(&key, now));
         }

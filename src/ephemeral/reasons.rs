@@ -31,9 +31,9 @@ pub enum EphemeralReason {
     /// That object cannot be read (S42).
     #[error("{0} cannot be read")]
     Unreadable(String),
-    /// The claim of the volume could not be created, with the server's words.
-    #[error("the claim {1} could not be created and is created again after a pause: {2}")]
-    Failed(Text, ClaimKey, String),
+    /// A request for the claim of the volume failed: what it was to do, and the server's words.
+    #[error("a request failed and is sent again after a pause: {1}")]
+    Failed(Text, String),
 }
 
 impl Reason for EphemeralReason {
@@ -69,7 +69,7 @@ impl EphemeralReason {
             Self::Undone(volume, claim) => {
                 (volume, format!("PVC {claim} is deleted each time, and is created again after a pause"))
             }
-            Self::Failed(volume, claim, error) => (volume, format!("create PVC {}: {error}", claim.name())),
+            Self::Failed(volume, why) => (volume, why.clone()),
             Self::Settled | Self::Unreadable(_) => return None,
         };
         let reason = if matches!(self, Self::Undone(..)) { "WriteUndone" } else { "FailedBinding" };

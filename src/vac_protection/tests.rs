@@ -2,16 +2,20 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    convert::Infallible,
     sync::Arc,
     time::Duration,
 };
 
 use apiserver::{
-    call::CallError,
+    call::{CallError, Caller},
     ids::{AttributesClassName, ResourceVersion},
     kinds::{PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass},
+    leadership::{Leadership, Term},
     tables::{Objects, Stored},
 };
+use http::{Request, Response};
+use kube::{Client, client::Body};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -20,14 +24,17 @@ use super::{
     AttributesClassProtection,
     users::{ClaimsAndVolumes, ClassUsers},
 };
-use crate::controller::{
-    Controller as _, Plan,
-    finalizer::{
-        Protected as _,
-        calls::{Answer, Call},
-        reasons::ProtectionReason,
-        step::FinalizerStep,
+use crate::{
+    controller::{
+        Controller as _, Plan,
+        finalizer::{
+            Protected as _, UserList as _,
+            calls::{Answer, Call},
+            reasons::ProtectionReason,
+            step::FinalizerStep,
+        },
     },
+    metrics::{ApiMetrics, Metrics},
 };
 
 type VacCall = Call<AttributesClassName>;
@@ -356,4 +363,48 @@ fn what_names_no_class_costs_nothing() {
     assert_ne!(stage.controller.users, ClassUsers::default());
     stage.set(&BTreeMap::from([("d".to_owned(), Use::Claim(Vec::new()))]));
     assert_eq!(stage.controller.users, ClassUsers::default());
+}
+
+/// One claim that nobody can mend would keep each class of the cluster.
+#[tokio::test]
+async fn s42_the_live_lists_read_of_an_object_what_names_classes_and_nothing_else() {
+    let odd = |spec: Value, status: Value| json!({"metadata": {"namespace": "ns", "name": "odd", "finalizers": 7}, "spec": spec, "status": status});
+    let names = |name: &str| {
+        json!({
+            "accessModes": "odd", "capacity": 7, "claimRef": [], "csi": "odd", "phase": [], "resources": 7,
+            "volumeAttributesClassName": name,
+        })
+    };
+    let status = json!({
+        "phase": 7, "conditions": "odd", "currentVolumeAttributesClassName": "silver",
+        "modifyVolumeStatus": {"targetVolumeAttributesClassName": "bronze", "status": 7},
+    });
+    let (user, other) = (odd(names("gold"), status), odd(json!({}), json!({})));
+    // the claims, the volumes; what is named, if all names can be read
+    let cases = [
+        (vec![&user, &other], vec![], Some(vec!["bronze", "gold", "silver"])),
+        (vec![], vec![&user, &other], Some(vec!["gold"])),
+        (vec![], vec![&odd(json!({}), json!("odd"))], Some(vec![])),
+        (vec![&odd(json!({"volumeAttributesClassName": 7}), json!({}))], vec![], None),
+        (vec![&odd(json!({}), json!("odd"))], vec![], None),
+        (vec![], vec![&odd(json!(7), json!({}))], None),
+    ]
+    .map(|(claims, volumes, expected)| (json!(claims), json!(volumes), expected));
+    for (claims, volumes, expected) in cases {
+        let place = format!("{claims} {volumes}");
+        let server = tower::service_fn(move |request: Request<Body>| {
+            let (kind, items) = match request.uri().path() {
+                "/api/v1/persistentvolumeclaims" => ("PersistentVolumeClaimList", &claims),
+                _ => ("PersistentVolumeList", &volumes),
+            };
+            let page = json!({"kind": kind, "metadata": {}, "items": items}).to_string();
+            async { Ok::<_, Infallible>(Response::new(Body::from(page.into_bytes()))) }
+        });
+        let api = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
+        let client = Client::new(server, "default");
+        let caller = Caller::new(client, Leadership::new(Term::Unlimited), None, api);
+        let shown = ClaimsAndVolumes.send(&caller).await;
+        let expected = expected.map(|names| names.into_iter().map(AttributesClassName::from).collect());
+        assert_eq!(shown.ok(), expected, "{place}");
+    }
 }

@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use apiserver::{
     call::{CallError, Caller},
     ids::AttributesClassName,
-    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass},
+    kinds::{Narrow, ObjectRef, VolumeAttributesClass},
     tables::Objects,
 };
 use derive_more::Display;
+use serde::Deserialize;
 
 use crate::controller::{
     finalizer::{UserList, Users, pages},
@@ -74,16 +75,57 @@ impl Users<AttributesClassName> for ClassUsers {
 #[display("claims and volumes")]
 pub struct ClaimsAndVolumes;
 
+/// What of a claim is read. Whatever else there is wrong with it keeps no class.
+#[derive(Deserialize)]
+struct NamedByClaim {
+    spec: Option<NamesInSpec>,
+    status: Option<NamesInStatus>,
+}
+
+/// The same of a volume.
+#[derive(Deserialize)]
+struct NamedByVolume {
+    spec: Option<NamesInSpec>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NamesInSpec {
+    volume_attributes_class_name: Option<AttributesClassName>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NamesInStatus {
+    current_volume_attributes_class_name: Option<AttributesClassName>,
+    modify_volume_status: Option<NameInModification>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NameInModification {
+    target_volume_attributes_class_name: Option<AttributesClassName>,
+}
+
 impl UserList<AttributesClassName> for ClaimsAndVolumes {
     /// The classes that are named.
     type Shown = ClassNames;
 
     async fn send(&self, caller: &Caller) -> Result<ClassNames, CallError> {
         let mut named = ClassNames::new();
-        let of_claim = |claim: PersistentVolumeClaim| named.extend(claim.attributes_classes());
+        let of_claim = |claim: NamedByClaim| {
+            let (spec, status) = (claim.spec.unwrap_or_default(), claim.status.unwrap_or_default());
+            let target = status.modify_volume_status;
+            named.extend(spec.volume_attributes_class_name);
+            named.extend(status.current_volume_attributes_class_name);
+            named.extend(target.and_then(|target| target.target_volume_attributes_class_name));
+        };
         pages::list(caller, "/api/v1/persistentvolumeclaims", "PersistentVolumeClaimList", of_claim).await?;
-        let of_volume = |volume: PersistentVolume| named.extend(volume.attributes_class());
+        let of_volume = |volume: NamedByVolume| {
+            named.extend(volume.spec.and_then(|spec| spec.volume_attributes_class_name));
+        };
         pages::list(caller, "/api/v1/persistentvolumes", "PersistentVolumeList", of_volume).await?;
+
         Ok(named)
     }
 

@@ -3,12 +3,21 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota};
-use kube::api::{DeleteParams, ListParams};
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    authorization::v1::SubjectAccessReview,
+    core::v1::{LimitRange, Namespace, PersistentVolumeClaim, Pod, ResourceQuota},
+    rbac::v1::ClusterRole,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, PostParams},
+};
 use serde_json::{Value, json};
 use test_support::{
-    cluster::{Cluster, create, patch, until},
-    daemon::Launch,
+    audit::{DAEMON, NO_FINALIZERS, rights_used},
+    cluster::{Cluster, NAMESPACE, create, patch, patch_status, until, within_deadline},
+    daemon::{Daemon, Launch},
 };
 use testbed::faults::{CrashPoint, Storm, Write};
 use tokio::time::sleep;
@@ -16,6 +25,7 @@ use tokio::time::sleep;
 use crate::stage::{Stage, Story, seed, story};
 
 const CONTROLLERS: &str = "--controllers=*,ephemeral-volume-controller";
+const ROLE: &str = "mooring-ephemeral-volume";
 
 pub fn stories() -> Vec<Story> {
     vec![
@@ -26,6 +36,12 @@ pub fn stories() -> Vec<Story> {
         story("ephemeral_claim_that_the_server_refuses_is_told_in_its_words", refused),
         story("ephemeral_claim_beyond_a_quota_is_told_and_comes_when_there_is_room", beyond_quota)
             .only_real("kube-apiserver counts claims against quotas."),
+        story("ephemeral_s40_what_ranges_policies_and_roles_refuse_is_told_and_paused", refused_by_each)
+            .only_real("kube-apiserver has limit ranges, policies, and rights on the finalizers of owners."),
+        story("ephemeral_claim_in_a_namespace_that_goes_is_told_on_the_page", in_a_namespace_that_goes)
+            .only_real(
+                "kube-apiserver takes nothing new in a namespace that is being deleted, events neither.",
+            ),
         story("ephemeral_e1_a_crash_at_each_write_leaves_one_claim", crashed),
         story("ephemeral_e6_a_storm_of_faults_leaves_each_pod_with_its_own_claim", stormy),
         story("ephemeral_e9_a_second_replica_makes_what_the_first_has_left", replicas),
@@ -33,27 +49,34 @@ pub fn stories() -> Vec<Story> {
 }
 
 /// A pod with one generic ephemeral volume, on a node.
-async fn pod(stage: &Stage, name: &str) -> Pod {
+pub async fn pod(stage: &Stage, name: &str) -> Pod {
+    create(&stage.cluster.namespaced(), pod_of(name)).await
+}
+
+fn claim_spec() -> Value {
+    json!({
+        "accessModes": ["ReadWriteOnce"], "storageClassName": "fast",
+        "resources": { "requests": { "storage": "1Gi" } },
+    })
+}
+
+fn pod_of(name: &str) -> Value {
     let template = json!({
         "metadata": { "labels": { "app": name }, "annotations": { "note": "scratch" } },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"], "storageClassName": "fast",
-            "resources": { "requests": { "storage": "1Gi" } },
-        },
+        "spec": claim_spec(),
     });
-    let pod = json!({
+    json!({
         "metadata": { "name": name },
         "spec": {
             "nodeName": "n1",
             "containers": [{ "name": "main", "image": "example.com/none" }],
             "volumes": [{ "name": "data", "ephemeral": { "volumeClaimTemplate": template } }],
         },
-    });
-    create(&stage.cluster.namespaced(), pod).await
+    })
 }
 
 /// Waits for the claim of a pod.
-async fn claim_of(stage: &Stage, pod: &Pod) -> PersistentVolumeClaim {
+pub async fn claim_of(stage: &Stage, pod: &Pod) -> PersistentVolumeClaim {
     let (name, uid) = (pod.metadata.name.clone().unwrap(), pod.metadata.uid.clone().unwrap());
     let is_its = move |claim: Option<&PersistentVolumeClaim>| {
         let owners = claim.and_then(|claim| claim.metadata.owner_references.as_ref());
@@ -64,7 +87,7 @@ async fn claim_of(stage: &Stage, pod: &Pod) -> PersistentVolumeClaim {
     claim.expect("the condition asks for it")
 }
 
-async fn start(stage: &Stage) -> test_support::daemon::Daemon {
+async fn start(stage: &Stage) -> Daemon {
     stage.start_daemon(&Launch::alone().with(CONTROLLERS), &stage.proxy).await
 }
 
@@ -123,11 +146,9 @@ async fn of_another(stage: Stage) {
 async fn refused(stage: Stage) {
     let cluster = &stage.cluster;
     cluster.node("n1").await;
-    let words =
-        "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on";
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "Forbidden", "code": 403,
-        "message": format!("persistentvolumeclaims \"p1-data\" is forbidden: {words}"),
+        "message": format!("persistentvolumeclaims \"p1-data\" is forbidden: {NO_FINALIZERS}"),
     });
     let is_one = |write: &Write| write.is(&Method::POST, "/namespaces/default/persistentvolumeclaims");
     for _ in 0..3 {
@@ -135,7 +156,7 @@ async fn refused(stage: Stage) {
     }
     let daemon = start(&stage).await;
     let owner = pod(&stage, "p1").await;
-    cluster.event_with("p1", "FailedBinding", words).await;
+    cluster.event_with("p1", "FailedBinding", NO_FINALIZERS).await;
     daemon.page_says("/debug/ephemeral-volumes", "RetryBackoff").await;
     claim_of(&stage, &owner).await;
     daemon.shows("ephemeral_volume_controller_create_failures_total 3").await;
@@ -155,13 +176,134 @@ async fn beyond_quota(stage: Stage) {
         let list = json!({ "persistentvolumeclaims": most });
         json!({ "status": { "hard": list, "used": { "persistentvolumeclaims": "0" } } })
     };
-    test_support::cluster::patch_status(&quotas, "none", status("0")).await;
+    patch_status(&quotas, "none", status("0")).await;
     let owner = pod(&stage, "p1").await;
     cluster.event_with("p1", "FailedBinding", "exceeded quota: none").await;
     patch(&quotas, "none", json!({ "spec": { "hard": { "persistentvolumeclaims": "5" } } })).await;
-    test_support::cluster::patch_status(&quotas, "none", status("5")).await;
+    patch_status(&quotas, "none", status("5")).await;
     claim_of(&stage, &owner).await;
     quotas.delete("none", &DeleteParams::default()).await.unwrap();
+}
+
+/// Waits until the API server heeds what it was just told to refuse.
+async fn heeded(what: &str, waiting: impl Future<Output = ()>) {
+    within_deadline(what, waiting).await.unwrap_or_else(|late| panic!("{late}"));
+}
+
+/// Waits until a claim such as that of the pod would be refused.
+async fn refuses(stage: &Stage, pod: &str) {
+    let claims = stage.cluster.namespaced::<PersistentVolumeClaim>();
+    let claim = json!({ "metadata": { "name": format!("{pod}-data") }, "spec": claim_spec() });
+    let claim = serde_json::from_value(claim).unwrap();
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    heeded("it is refused", async { while claims.create(&dry, &claim).await.is_ok() {} }).await;
+}
+
+/// The claim of the pod is refused in these words, which its user and the page read, and is not asked for all the time. Nothing is
+/// to be done about the pod when it is taken.
+async fn refused_in_words(
+    (stage, daemon): (&Stage, &Daemon),
+    (name, words): (&str, &str),
+    allow: impl Future<Output = ()>,
+) {
+    let before = created(stage);
+    let owner = pod(stage, name).await;
+    stage.cluster.event_with(name, "FailedBinding", words).await;
+    daemon.page_says("/debug/ephemeral-volumes", words).await;
+    let page: Value = serde_json::from_str(&daemon.page("/debug/ephemeral-volumes").await).unwrap();
+    let row = &page["waiting"][0];
+    assert!(row["reason"] == "RetryBackoff" && row["next"].is_string(), "{row}");
+    allow.await;
+    claim_of(stage, &owner).await;
+    // The pauses double: more take longer than this waits.
+    let tries = created(stage) - before;
+    assert!((2..12).contains(&tries), "{tries} tries");
+}
+
+async fn refused_by_each(stage: Stage) {
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    let daemon = start(&stage).await;
+    let told = (&stage, &daemon);
+
+    let ranges = cluster.namespaced::<LimitRange>();
+    let least = json!({ "type": "PersistentVolumeClaim", "min": { "storage": "2Gi" } });
+    create(&ranges, json!({ "metadata": { "name": "large" }, "spec": { "limits": [least] } })).await;
+    refuses(&stage, "small").await;
+    let words = "minimum storage usage per PersistentVolumeClaim is 2Gi, but request is 1Gi";
+    refused_in_words(told, ("small", words), async {
+        ranges.delete("large", &DeleteParams::default()).await.unwrap();
+    })
+    .await;
+
+    let rules = json!([{
+        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+        "resources": ["persistentvolumeclaims"],
+    }]);
+    let words = "scratch space is for Tuesdays";
+    let spec = json!({
+        "failurePolicy": "Fail", "matchConstraints": { "resourceRules": rules },
+        "validations": [{ "expression": "object.metadata.name != 'monday-data'", "message": words }],
+    });
+    create(
+        &cluster.all::<ValidatingAdmissionPolicy>(),
+        json!({ "metadata": { "name": "days" }, "spec": spec }),
+    )
+    .await;
+    let bindings = cluster.all::<ValidatingAdmissionPolicyBinding>();
+    let spec = json!({ "policyName": "days", "validationActions": ["Deny"] });
+    create(&bindings, json!({ "metadata": { "name": "days" }, "spec": spec })).await;
+    refuses(&stage, "monday").await;
+    refused_in_words(told, ("monday", words), async {
+        bindings.delete("days", &DeleteParams::default()).await.unwrap();
+    })
+    .await;
+
+    stage.expects("the daemon's role does not allow what it asks for");
+    let cluster_roles = cluster.all::<ClusterRole>();
+    let all = cluster_roles.get(ROLE).await.unwrap().rules.unwrap();
+    let is_of_finalizers = |resources: &Vec<String>| resources.contains(&"pods/finalizers".to_owned());
+    let few: Vec<_> =
+        all.iter().filter(|rule| !rule.resources.as_ref().is_some_and(is_of_finalizers)).collect();
+    assert_eq!(few.len() + 1, all.len());
+    patch(&cluster_roles, ROLE, json!({ "rules": few })).await;
+    let right = json!({
+        "namespace": NAMESPACE, "verb": "update", "resource": "pods", "subresource": "finalizers", "name": "p",
+    });
+    let review = json!({ "metadata": {}, "spec": { "user": DAEMON, "resourceAttributes": right } });
+    let reviews = cluster.all::<SubjectAccessReview>();
+    let gone = async { while create(&reviews, review.clone()).await.status.unwrap().allowed {} };
+    heeded("the right is gone", gone).await;
+    refused_in_words(told, ("owner", NO_FINALIZERS), async {
+        patch(&cluster_roles, ROLE, json!({ "rules": all })).await;
+    })
+    .await;
+    let used = rights_used(&stage.requests());
+    assert!(used.iter().any(|right| right.resource == "pods/finalizers"), "{used:#?}");
+}
+
+/// A claim goes with its namespace, whose pod still runs: the API server takes neither another claim nor an event.
+async fn in_a_namespace_that_goes(stage: Stage) {
+    const NAME: &str = "going";
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    let daemon = start(&stage).await;
+    cluster.apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {NAME}}}}}")).await;
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAME);
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(cluster.client.clone(), NAME);
+    create(&pods, pod_of("p1")).await;
+    until(claims.clone(), "p1-data", "is made", |claim| claim.is_some()).await;
+    let namespaces = cluster.all::<Namespace>();
+    namespaces.delete(NAME, &DeleteParams::default()).await.unwrap();
+    claims.delete("p1-data", &DeleteParams::default()).await.unwrap();
+    patch(&claims, "p1-data", json!({ "metadata": { "finalizers": null } })).await;
+    let words = "unable to create new content in namespace going because it is being terminated";
+    daemon.page_says("/debug/ephemeral-volumes", words).await;
+    daemon.shows("mooring_events_dropped_total{cause=\"failed\"} 1").await;
+    pods.delete("p1", &DeleteParams::default().grace_period(0)).await.unwrap();
+    daemon.shows("mooring_waiting{kind=\"ephemeral_volumes\",reason=\"RetryBackoff\"} 0").await;
+    let _others = stage.real().plane.controller_manager(&["namespace-controller"], &[]);
+    until(namespaces, NAME, "is gone", |namespace| namespace.is_none()).await;
 }
 
 async fn crashed(stage: Stage) {

@@ -73,9 +73,7 @@ async fn all_used(stage: Stage) {
     };
     let missing: Vec<_> = used.iter().filter(|used| grant_of(used).is_none()).collect();
     let made_use_of: BTreeSet<_> = used.iter().filter_map(grant_of).collect();
-    // Asked for by the admission plugin OwnerReferencesPermissionEnforcement, of which the audit log says nothing.
-    let is_of_admission = |right: &&Right| right.resource == "pods/finalizers" && right.verb == "update";
-    let idle: Vec<_> = granted.difference(&made_use_of).filter(|right| !is_of_admission(right)).collect();
+    let idle: Vec<_> = granted.difference(&made_use_of).collect();
     assert!(
         missing.is_empty() && idle.is_empty(),
         "used but not granted: {missing:#?}\ngranted but never used: {idle:#?}"

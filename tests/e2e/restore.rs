@@ -3,22 +3,30 @@
 
 use apiserver::restore::RESTORE_GRACE;
 use http::Method;
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::PersistentVolume};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{PersistentVolume, PersistentVolumeClaim},
+};
 use kube::{Api, api::DeleteParams};
 
 use serde_json::{Value, json};
 use test_support::{
     actors::{Attacher, AttacherBehaviour},
+    attributes_class::VolumeAttributesClass,
     backend::Proxy,
-    cluster::{Cluster, DRIVER, patch},
+    cluster::{Cluster, DRIVER, patch, until},
     control_plane::{ControlPlane, User},
     daemon::{Daemon, Launch},
     invariants,
 };
+use testbed::faults::Write;
 use tokio::time::Instant;
 
-use crate::replicas::leader;
-use crate::stage::{DAEMON_NAMESPACE, PROGRAM, Stage, Story, install, story};
+use crate::{
+    ephemeral, expander,
+    replicas::leader,
+    stage::{DAEMON_NAMESPACE, PROGRAM, Stage, Story, install, story},
+};
 
 /// How far `etcdutl snapshot restore --bump-revision` usually moves the revisions.
 const BUMP: u64 = 1_000_000_000;
@@ -39,6 +47,13 @@ pub fn stories() -> Vec<Story> {
             real(stage, bumped)
         });
         stories.push(story.only_real(RESTORED));
+    }
+    for (name, bump) in [("plain", 0), ("bumped", BUMP)] {
+        let play = move |stage| embedded_storage(stage, bump);
+        let name = format!(
+            "restore_of_{name}_revisions_makes_again_what_is_lost_and_keeps_a_class_for_five_minutes"
+        );
+        stories.push(story(name, play).only_embedded());
     }
     for (name, bump) in [("plain", 0), ("bumped", BUMP)] {
         let play = move |stage| embedded_unwatched(stage, bump);
@@ -245,4 +260,54 @@ async fn embedded(stage: Stage, bump: u64, with_lease: bool) {
     cluster.volume_phase("v2", "Bound").await;
     let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
     leases.delete("mooring", &DeleteParams::default()).await.ok();
+}
+
+/// All seven controllers: the backup has neither a claim of a pod nor the name of a resizer, which were made after it; and a class
+/// that is being deleted, which the lists that were made after it showed to be unused.
+async fn embedded_storage(stage: Stage, bump: u64) {
+    let daemon = stage.start_daemon(&Launch::alone().with("--controllers=storage"), &stage.proxy).await;
+    let cluster = &stage.cluster;
+    let (classes, claims) =
+        (cluster.all::<VolumeAttributesClass>(), cluster.namespaced::<PersistentVolumeClaim>());
+    cluster.node("n1").await;
+    cluster.attributes_class("gold").await;
+    cluster.claim_of_attributes_class("user", "gold").await;
+    until(classes.clone(), "gold", "it is protected", VolumeAttributesClass::is_protected).await;
+    classes.delete("gold", &DeleteParams::default()).await.unwrap();
+    daemon.page_says("/debug/vac-protection", "Terminating").await;
+    let grown = expander::pair(&stage, 0, expander::ebs()).await;
+    let annotated = stage.proxy.hold(|write| write.is(&Method::PATCH, "/persistentvolumeclaims/c0/status"));
+    let made = stage.proxy.hold(|write| write.is(&Method::POST, "/persistentvolumeclaims"));
+    expander::grow(&stage, &grown, "2Gi").await;
+    let pod = ephemeral::pod(&stage, "p1").await;
+    annotated.reached().await;
+    made.reached().await;
+    let backup = stage.embedded().backup();
+
+    annotated.release();
+    made.release();
+    expander::named(&stage, &grown).await;
+    let before = ephemeral::claim_of(&stage, &pod).await;
+    cluster.delete_claim("user").await;
+    until(classes.clone(), "gold", "nothing names it", |class| class.is_none()).await;
+    let sent = stage.proxy.counted();
+
+    stage.history_ends().await;
+    stage.embedded().restore(&backup, bump);
+    daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 1").await;
+    let restored = Instant::now();
+    let again = ephemeral::claim_of(&stage, &pod).await;
+    assert_ne!(again.metadata.uid, before.metadata.uid);
+    expander::named(&stage, &grown).await;
+    let is_annotation = |write: &&Write| write.is(&Method::PATCH, "/persistentvolumeclaims/c0/status");
+    assert_eq!(stage.proxy.writes()[sent..].iter().filter(is_annotation).count(), 1);
+    assert!(claims.get_opt("user").await.unwrap().is_some() && restored.elapsed() < RESTORE_GRACE / 2);
+
+    // What the lists of before showed is void, and what new ones would show waits.
+    cluster.delete_claim("user").await;
+    daemon.page_says("/debug/vac-protection", "RestoreGrace").await;
+    tokio::time::sleep_until(restored + RESTORE_GRACE.mul_f64(0.9)).await;
+    assert!(VolumeAttributesClass::is_protected(classes.get_opt("gold").await.unwrap().as_ref()));
+    until(classes, "gold", "the grace is over", |class| class.is_none()).await;
+    assert!(restored.elapsed() >= RESTORE_GRACE.mul_f64(0.9));
 }

@@ -126,16 +126,27 @@ impl<'a> Authors<'a> {
     }
 }
 
+/// What the admission plugin OwnerReferencesPermissionEnforcement says to who may not keep an owner for a dependent.
+pub const NO_FINALIZERS: &str =
+    "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on";
+
 /// The rights that the daemon has made use of, each with the name of the object, if one was named. Refused requests count: they show a missing right.
 pub fn rights_used(entries: &[Entry]) -> BTreeSet<Right> {
-    entries
-        .iter()
-        .filter(|entry| entry.user == DAEMON && !entry.resource.is_empty())
-        .map(|entry| Right {
-            group: entry.group.clone(),
-            resource: entry.resource.clone(),
-            verb: entry.verb.clone(),
-            name: (!entry.name.is_empty()).then(|| entry.name.clone()),
-        })
-        .collect()
+    let of_daemon = || entries.iter().filter(|entry| entry.user == DAEMON && !entry.resource.is_empty());
+    let asked = of_daemon().map(|entry| Right {
+        group: entry.group.clone(),
+        resource: entry.resource.clone(),
+        verb: entry.verb.clone(),
+        name: (!entry.name.is_empty()).then(|| entry.name.clone()),
+    });
+    // That plugin asks for it, which shows in a refusal alone.
+    let is_refused =
+        |entry: &&Entry| entry.response["message"].as_str().is_some_and(|said| said.contains(NO_FINALIZERS));
+    let finalizers = of_daemon().find(is_refused).map(|_| Right {
+        group: String::new(),
+        resource: "pods/finalizers".to_owned(),
+        verb: "update".to_owned(),
+        name: None,
+    });
+    asked.chain(finalizers).collect()
 }

@@ -15,7 +15,7 @@ use k8s_openapi::api::{
     admissionregistration::v1::{
         ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
     },
-    core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{Event, LimitRange, Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota},
     storage::v1::{CSIDriver, StorageClass, VolumeAttachment},
 };
 use kube::{
@@ -390,6 +390,8 @@ impl Cluster {
         clear(&self.all::<ValidatingWebhookConfiguration>()).await;
         clear(&self.all::<ValidatingAdmissionPolicyBinding>()).await;
         clear(&self.all::<ValidatingAdmissionPolicy>()).await;
+        clear(&self.namespaced::<LimitRange>()).await;
+        clear(&self.namespaced::<ResourceQuota>()).await;
         clear(&self.namespaced::<Pod>()).await;
         clear(&Api::<Pod>::namespaced(self.client.clone(), ELSEWHERE)).await;
         clear(&self.all::<VolumeAttachment>()).await;
