@@ -312,17 +312,15 @@ impl AttachDetach {
         let call = request.kind();
         let node_volume = self.actual.node_volume_mut(volume, node);
         node_volume.call = Some(call);
-        let undone = node_volume.undone.as_mut();
+        match (&mut node_volume.undone, call) {
+            (Some(undone), AttachmentCall::Create) => undone.sent(now),
+            (Some(undone), AttachmentCall::Delete) => undone.withdrawn(now),
+            _ => {}
+        }
         let key = NodeVolumeKey::new(volume, node);
         match call {
-            AttachmentCall::Create => {
-                undone.into_iter().for_each(|undone| undone.sent(now));
-                self.deletions.withdrawn(&key);
-            }
-            AttachmentCall::Delete => {
-                undone.into_iter().for_each(|undone| undone.withdrawn(now));
-                self.deletions.sent(key, now);
-            }
+            AttachmentCall::Create => self.deletions.withdrawn(&key),
+            AttachmentCall::Delete => self.deletions.sent(key, now),
             AttachmentCall::Read => {}
         }
         self.dispatcher.send(Call::Attachment(volume.clone(), node.clone(), request), now);
