@@ -69,6 +69,10 @@ impl SwitchStep {
                      has it any more, and run this again: then mooring is drained and stopped, and {BY_RESTART}"
                 ),
             ),
+            Self::AwaitRestart => (
+                MOST_TO_WAIT,
+                format!("no process of kube-controller-manager has begun to lead that was denied nothing: {BY_RESTART}"),
+            ),
             Self::Drain(volumes) => {
                 let why = "these volumes do not come to rest, and mooring goes on: see why with mooring doctor, and run this again, \
                            with --leave for those that no machine uses";
@@ -151,6 +155,11 @@ impl SwitchStep {
             ),
             Self::RecordManager => (
                 "record which process of kube-controller-manager leads",
+                "kubectl -n kube-system get lease kube-controller-manager",
+            ),
+            Self::AwaitRestart => (
+                "wait until another process of kube-controller-manager leads than one that was denied writes: restart the \
+                 kube-controller-manager of each server now (docs/adopting.md#restart says how)",
                 "kubectl -n kube-system get lease kube-controller-manager",
             ),
             Self::HoldLease => (
