@@ -33,7 +33,8 @@ impl SwitchStep {
                 (
                     MOST_TO_WAIT,
                     format!(
-                        "no replica of mooring is ready: see why in kubectl -n mooring-system get pods, then run this again{end}"
+                        "no replica of mooring is ready: see why in kubectl -n mooring-system get pods, and in the logs, which name a write that \
+                         mooring may not make, then run this again{end}"
                     ),
                 )
             }
