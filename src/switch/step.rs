@@ -431,12 +431,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             }
             return SwitchStep::Stop(format!("{why}; run switch --to mooring --yes, and then this again"));
         }
-        // Once its objects are gone, this run has lowered it for the process that leads, or somebody else has, for whichever.
-        let is_lowered = order.manager_restarted && matches!(fence, FenceStanding::Partial(_));
-        if !has_exited
-            && !is_lowered
-            && let Some(step) = until_exited(order, manager)
-        {
+        if !has_exited && let Some(step) = until_exited(order, seen) {
             return step;
         }
         // 3. It may write again, at each server, while it does not lead yet.
@@ -491,8 +486,12 @@ fn switched_off(seen: &SwitchSeen, rules_by_flags: bool, is_open: bool) -> Optio
 }
 
 /// What is to be done until no process of KCM is left that was denied a write.
-fn until_exited(order: SwitchOrder, manager: &ManagerStanding) -> Option<SwitchStep> {
+fn until_exited(order: SwitchOrder, SwitchSeen { fence, manager, .. }: &SwitchSeen) -> Option<SwitchStep> {
     use ManagerRestart::{Other, Unrecorded, Unseen};
+    // Once its objects are gone, this run has lowered it for the process that leads, or somebody else has, for whichever.
+    if order.manager_restarted && matches!(fence, FenceStanding::Partial(_)) {
+        return None;
+    }
     let is_recorded = manager.restart != Unrecorded;
     Some(match (order.manager_restarted, &manager.unwritable) {
         (true, _) if manager.restart == Unseen || !manager.may_lead => return None,
