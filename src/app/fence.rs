@@ -27,6 +27,7 @@ use crate::{
         metrics::FenceMetrics,
         policies::{API, Fence, POLICIES},
         probe::{look, raised},
+        rehearsal::refused,
         vigil::{UNNEEDED_LOOK, Vigil, VigilState, WATCHING},
     },
     metrics::Alarms,
@@ -37,6 +38,10 @@ use crate::{
 const FENCE_LOST: &str = "fence_lost";
 /// The alarm that a loop is fenced off that this mooring does not run.
 const FENCE_UNNEEDED: &str = "fence_unneeded";
+/// Between two dry runs of the writes, while nothing is fenced off.
+const REHEARSE_EVERY: Duration = Duration::from_mins(1);
+/// Likewise after one that was refused.
+const REHEARSE_AGAIN: Duration = Duration::from_secs(5);
 /// Between two looks for such loops.
 const UNNEEDED_EVERY: Duration = Duration::from_mins(1);
 /// Between two looks before the fence is proven: API servers read policies every second.
@@ -95,6 +100,8 @@ impl FenceWatch {
         self.alarms.set(FENCE_LOST, None);
         self.alarms.set(FENCE_UNNEEDED, None);
         let mut looks_again = Instant::now();
+        // Which write is refused, and when to try anew.
+        let (mut refusal, mut rehearses_again) = (None, Instant::now());
         loop {
             let began = Instant::now();
             let hear = |word: Result<Option<&str>, ()>| {
@@ -103,7 +110,18 @@ impl FenceWatch {
                     self.objects.unfenced().drain(vigil.drains(Instant::now()));
                 }
             };
-            let look = look(&self.api, &self.fences, hear).await;
+            let mut look = look(&self.api, &self.fences, hear).await;
+            // Who may not write is not ready, so no switch fences anybody off for it. Behind a fence it is the only one to rule.
+            if look.is_absent() && matches!(vigil.standing(), VigilState::Waiting(..)) {
+                if Instant::now() >= rehearses_again {
+                    refusal = self.rehearse().await;
+                    let pause = if refusal.is_some() { REHEARSE_AGAIN } else { REHEARSE_EVERY };
+                    rehearses_again = Instant::now() + pause;
+                }
+                if let Some(why) = &refusal {
+                    look.refuse(why);
+                }
+            }
             let now = Instant::now();
             let is_news = vigil.take(&look, began, now).1;
             let standing = vigil.standing();
@@ -126,6 +144,16 @@ impl FenceWatch {
             })
             .await;
         }
+    }
+
+    /// Which write of the daemon is refused.
+    async fn rehearse(&self) -> Option<String> {
+        let client = match self.api.client() {
+            Ok(client) => client,
+            Err(error) => return Some(error.to_string()),
+        };
+        let refused = refused(&client, &self.fences).await?;
+        Some(format!("mooring may not make its writes yet, so nobody is to be fenced off: {refused}"))
     }
 
     /// Loops that nobody runs: what cannot be read is looked for again.

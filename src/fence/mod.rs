@@ -14,6 +14,7 @@ mod kcm_controllers;
 pub(crate) mod metrics;
 pub mod policies;
 pub mod probe;
+pub(crate) mod rehearsal;
 pub mod state;
 #[cfg(test)]
 mod tests;

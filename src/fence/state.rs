@@ -174,6 +174,11 @@ impl FenceLook {
         self.states.iter().all(|state| *state == FenceState::Absent)
     }
 
+    /// Takes note that nobody is to be fenced off yet: why. It comes first.
+    pub fn refuse(&mut self, why: &str) {
+        self.states.insert(0, FenceState::Gone(why.to_owned()));
+    }
+
     /// What is wrong with the first that is not; of one of which nothing can be told only if nothing is known of another.
     pub fn wrong(&self) -> Option<&FenceState> {
         let wrong = || self.states.iter().filter(|state| !state.is_enforced());

@@ -183,6 +183,17 @@ mod tests {
     }
 
     #[test]
+    fn s1_who_may_not_write_waits_for_its_rights_and_not_for_a_fence() {
+        let (mut vigil, now) = (Vigil::default(), Instant::now());
+        let absent =
+            || FenceLook { states: vec![FenceState::Absent; 2], ..look(0, "a", &["x"], FenceState::Absent) };
+        let mut refused = absent();
+        refused.refuse("no patch");
+        assert_eq!(*vigil.take(&refused, now, now).0, VigilState::Waiting("no patch".into(), false));
+        assert!(matches!(vigil.take(&absent(), now, now).0, VigilState::Waiting(_, true)));
+    }
+
+    #[test]
     fn s1_requests_settle_behind_a_fence_that_was_seen_open() {
         let gone = || FenceState::Gone("g".to_owned());
         let (enforced, unknown) = (FenceState::Enforced, FenceState::Unknown("u".to_owned()));

@@ -37,6 +37,9 @@ use users::shared_user;
 /// So many looks and writes may fail one after the other: get no answer, or meet a conflict.
 const MOST_MISSES: u32 = 10;
 
+/// Likewise, while each server is about to restart.
+const MOST_MISSES_AT_RESTART: u32 = 120;
+
 /// Between two looks while nobody rules: each may reach another API server.
 const PROVING: Duration = Duration::from_millis(250);
 
@@ -115,7 +118,12 @@ pub async fn carry_out(
         })
         .await;
         let look = observer.look().await;
-        let may_miss = misses < MOST_MISSES && !observer.has_held_on().await;
+        // Where KCM is a part of the API server, that restarts, too.
+        let most = match last {
+            Some((SwitchStep::AwaitRestart, _)) => MOST_MISSES_AT_RESTART,
+            _ => MOST_MISSES,
+        };
+        let may_miss = misses < most && !observer.has_held_on().await;
         let seen = match look {
             Ok(SwitchSeen { fence: FenceStanding::Unknown(_), .. }) | Err(_) if may_miss => {
                 misses += 1;
@@ -160,7 +168,7 @@ pub async fn carry_out(
                     }
                     Ok(()) => misses = 0,
                     // The next look shows what became of it.
-                    Err(NoAnswer::Unknown(_) | NoAnswer::Refused(409, _)) if misses < MOST_MISSES => {
+                    Err(NoAnswer::Unknown(_) | NoAnswer::Refused(409, _)) if misses < most => {
                         misses += 1;
                     }
                     Err(error) => return Err(error),

@@ -9,6 +9,7 @@ use std::{
 };
 
 use apiserver::{connect::ApiServer, ids::NodeName};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -183,6 +184,8 @@ impl<'a> Observer<'a> {
         // Back, all are lowered.
         let unneeded = if is_back { Vec::new() } else { raised(&client, Fence::others(self.fences)).await? };
         let holds = look.states.iter().all(denies);
+        // A look at many volumes takes long.
+        manager.led = manager.led.map(|led| led + now.elapsed());
         Ok(SwitchSeen { fence, daemon, manager, unlisted, holds, servers, unneeded })
     }
 
@@ -213,6 +216,7 @@ impl<'a> Observer<'a> {
             renews: *renews,
             held: held_since.map(|since| now.duration_since(since)),
             may_lead,
+            led: renewals.led(lease, now),
             lasts: self.lasts,
             unwritable,
             ..ManagerStanding::default()
@@ -304,6 +308,15 @@ impl Renewals {
         let may_lead = now < *since + lasts(lease);
         self.is_alive &= may_lead;
         (self.is_alive, may_lead)
+    }
+
+    /// For how long the holder has led: both times are its own, and the rest is since it was seen to renew.
+    pub(super) fn led(&self, lease: &Value, now: Instant) -> Option<Duration> {
+        let (_, since) = self.last.as_ref().filter(|_| self.is_alive)?;
+        let [acquired, renewed] =
+            ["/spec/acquireTime", "/spec/renewTime"].map(|at| text(lease, at).parse::<Timestamp>().ok());
+        let led = Duration::try_from(renewed?.duration_since(acquired?)).ok()?;
+        Some(led + now.duration_since(*since))
     }
 }
 

@@ -34,7 +34,7 @@ pub struct SwitchOrder {
     pub replace_fence: bool,
     /// Back: for how long KCM's loops may stand still at most.
     pub max_pause: Option<Duration>,
-    /// Back: after mooring had stopped, each process of KCM was started anew by hand, so its lease need not be held.
+    /// Back: after mooring had stopped, each process of KCM is started anew by hand, so its lease need not be held.
     pub manager_restarted: bool,
 }
 
@@ -112,6 +112,8 @@ pub struct ManagerStanding {
     pub may_lead: bool,
     /// For how long this process has held it.
     pub held: Option<Duration>,
+    /// For how long its holder has led, by its own times and since this run saw it renew; `None` until it does.
+    pub led: Option<Duration>,
     /// How long it lasts.
     pub lasts: Duration,
     /// Why its lease cannot be written: the server's words for a dry run.
@@ -192,6 +194,8 @@ pub enum SwitchStep {
     AwaitStop,
     /// Record which process of KCM leads, before each is started anew by hand.
     RecordManager,
+    /// A process of KCM leads that was denied writes, or may have been. Each is about to be started anew by hand.
+    AwaitRestart,
     /// Write ourselves into KCM's lease, and stay there.
     HoldLease,
     /// Take the finalizers off, and delete policies and bindings.
@@ -231,6 +235,10 @@ pub(super) const MOST_TO_WAIT: Duration = Duration::from_mins(3);
 pub(super) fn longest_hold(lasts: Duration) -> Duration {
     exits_after(lasts) + MOST_TO_WAIT
 }
+
+/// How long another process of KCM may have led behind the fence when it is freed: five seconds, of which the look that found it may
+/// have taken one. One that leads for longer repeats what it was denied, and has forgotten what came and went meanwhile.
+const MOST_LED: Duration = Duration::from_secs(4);
 
 /// From KCM's lease given up until a new process has it.
 const TAKE_OVER: Duration = Duration::from_secs(5);
@@ -322,8 +330,8 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
 }
 
 /// What somebody has to do who cannot hold KCM's lease.
-pub(super) const BY_RESTART: &str = "restart the kube-controller-manager of each server (docs/adopting.md#restart says how: to delete its pod \
-    restarts nothing), and run this again with --manager-was-restarted";
+pub(super) const BY_RESTART: &str = "run this again with --manager-was-restarted, and restart the kube-controller-manager of each server \
+    while it waits (docs/adopting.md#restart says how: to delete its pod restarts nothing)";
 /// How mooring is stopped before.
 pub(super) const BY_SCALE: &str =
     "stop mooring with kubectl -n mooring-system scale deployment mooring --replicas=0";
@@ -423,7 +431,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             }
             return SwitchStep::Stop(format!("{why}; run switch --to mooring --yes, and then this again"));
         }
-        if !has_exited && let Some(step) = until_exited(order, manager) {
+        if !has_exited && let Some(step) = until_exited(order, seen) {
             return step;
         }
         // 3. It may write again, at each server, while it does not lead yet.
@@ -435,9 +443,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         // Somebody else has taken the fence down.
         _ if is_held && !has_exited => SwitchStep::HoldLease,
         // The word that it was restarted does not stand against what is seen.
-        _ if may_be_stale && !is_held && manager.restart == ManagerRestart::Same => {
-            SwitchStep::Stop(not_restarted())
-        }
+        _ if may_be_stale && !is_held && manager.restart == ManagerRestart::Same => SwitchStep::AwaitRestart,
         // What is left of it is to note that KCM is free.
         _ if may_be_stale => SwitchStep::LowerFence,
         _ if is_held => SwitchStep::GiveLeaseUp,
@@ -479,22 +485,23 @@ fn switched_off(seen: &SwitchSeen, rules_by_flags: bool, is_open: bool) -> Optio
     )))
 }
 
-fn not_restarted() -> String {
-    format!(
-        "the process of kube-controller-manager leads that led when mooring had stopped, and was denied writes: {BY_RESTART}"
-    )
-}
-
 /// What is to be done until no process of KCM is left that was denied a write.
-fn until_exited(order: SwitchOrder, manager: &ManagerStanding) -> Option<SwitchStep> {
+fn until_exited(order: SwitchOrder, SwitchSeen { fence, manager, .. }: &SwitchSeen) -> Option<SwitchStep> {
     use ManagerRestart::{Other, Unrecorded, Unseen};
+    // Once its objects are gone, this run has lowered it for the process that leads, or somebody else has, for whichever.
+    if order.manager_restarted && matches!(fence, FenceStanding::Partial(_)) {
+        return None;
+    }
     let is_recorded = manager.restart != Unrecorded;
     Some(match (order.manager_restarted, &manager.unwritable) {
-        (true, _) if matches!(manager.restart, Other | Unseen) || !manager.may_lead => return None,
+        (true, _) if manager.restart == Unseen || !manager.may_lead => return None,
+        (true, _) if manager.restart == Other && manager.led.is_some_and(|led| led <= MOST_LED) => {
+            return None;
+        }
         // A lease that is left over shows nothing, and runs out.
         (true, _) if !manager.renews => SwitchStep::FindManager,
         (true, _) | (false, Some(_)) if !is_recorded => SwitchStep::RecordManager,
-        (true, _) => SwitchStep::Stop(not_restarted()),
+        (true, _) => SwitchStep::AwaitRestart,
         (false, Some(why)) => SwitchStep::Stop(format!(
             "mooring has stopped; kube-controller-manager's lease cannot be held: {why}; {BY_RESTART}"
         )),

@@ -501,6 +501,7 @@ fn what_does_not_come_is_waited_for_a_while() {
         (SwitchStep::AwaitLeader, 60, "logs deployment/mooring"),
         (SwitchStep::AwaitRollout, 180, "rollout status"),
         (SwitchStep::FindManager, 60, "--manager-was-restarted"),
+        (SwitchStep::AwaitRestart, 180, "while it waits"),
         (SwitchStep::ProveFence, 180, "(1 of 3)"),
         (SwitchStep::ProveOpen, 180, "(1 of 3)"),
         (SwitchStep::ReachServers, 180, "(1 of 3)"),

@@ -1,9 +1,12 @@
 //! The ways of who cannot hold kube-controller-manager's lease.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{
-    observe::restart,
+    observe::{Renewals, restart},
     step::{Direction, FenceStanding, ManagerRestart, SwitchOrder, SwitchSeen, SwitchStep},
     tests::{Case, check, order, ruled_by_mooring, ruled_by_the_manager, stopped},
 };
@@ -14,8 +17,8 @@ use crate::preflight::facts::whole_server;
 fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
     use ManagerRestart::{Other, Same, Unseen};
     use SwitchStep::{
-        AwaitLeader, AwaitStop, Done, Drain, FindManager, LowerFence, ProveOpen, RaiseFence, RecordManager,
-        Stop, StopDaemon,
+        AwaitLeader, AwaitRestart, AwaitStop, Done, Drain, FindManager, LowerFence, ProveOpen, RaiseFence,
+        RecordManager, Stop, StopDaemon,
     };
     fn unwritable(seen: &mut SwitchSeen) {
         seen.manager.unwritable = Some("leases is forbidden".into());
@@ -69,7 +72,7 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
                 stopped(seen);
                 seen.manager.restart = Same;
             },
-            Stop("leases is forbidden; restart the kube-controller-manager of each server".into()),
+            Stop("leases is forbidden; run this again with --manager-was-restarted".into()),
         ),
         (
             "nothing is fenced off",
@@ -89,12 +92,12 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
         ("the last leader finishes", |seen| seen.daemon.replicas = Some(0), AwaitStop),
         ("nobody has recorded who led", stopped, RecordManager),
         (
-            "restarted, same holder",
+            "not restarted yet",
             |seen| {
                 stopped(seen);
-                seen.manager.restart = Same;
+                (seen.manager.restart, seen.manager.led) = (Same, Some(Duration::ZERO));
             },
-            Stop("that led when mooring had stopped".into()),
+            AwaitRestart,
         ),
         (
             "the same holder, who may be gone",
@@ -105,11 +108,36 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
             FindManager,
         ),
         (
-            "another holder",
+            "another holder, which leads since a moment ago",
             |seen| {
                 unwritable(seen);
                 stopped(seen);
+                (seen.manager.restart, seen.manager.led) = (Other, Some(Duration::from_secs(4)));
+            },
+            LowerFence,
+        ),
+        (
+            "another holder, which has led behind the fence",
+            |seen| {
+                stopped(seen);
+                (seen.manager.restart, seen.manager.led) = (Other, Some(Duration::from_secs(5)));
+            },
+            AwaitRestart,
+        ),
+        (
+            "another holder, nobody knows since when",
+            |seen| {
+                stopped(seen);
                 seen.manager.restart = Other;
+            },
+            AwaitRestart,
+        ),
+        (
+            "this run has taken the fence down for it, and a server denies yet",
+            |seen| {
+                stopped(seen);
+                (seen.manager.restart, seen.manager.led) = (Other, Some(Duration::from_secs(6)));
+                seen.fence = FenceStanding::Partial("its objects are gone".into());
             },
             LowerFence,
         ),
@@ -145,7 +173,7 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
                 (seen.daemon.has_led, seen.manager.restart) = (true, Same);
                 seen.fence = FenceStanding::Absent { proven: true };
             },
-            Stop("that led when mooring had stopped".into()),
+            AwaitRestart,
         ),
         (
             "one server still denies",
@@ -196,5 +224,35 @@ fn a_restart_is_seen_by_another_holder_since_mooring_led_last() {
     ];
     for (recorded, mark, may_lead, expected) in cases {
         assert_eq!(restart(recorded, mark, may_lead), expected, "{recorded:?} {mark}");
+    }
+}
+
+#[test]
+fn how_long_a_holder_has_led_is_known_once_it_renews_and_needs_no_clock_of_ours() {
+    let lease = |holder: &str, acquired: &str, renewed: &str| {
+        let time = |seconds: &str| format!("2020-01-01T00:00:{seconds}Z");
+        json!({ "spec": {
+            "holderIdentity": holder, "acquireTime": time(acquired), "renewTime": time(renewed), "leaseDurationSeconds": 15,
+        } })
+    };
+    let (start, mut renewals) = (Instant::now(), Renewals::default());
+    // When it is looked at, what is found, and for how long the holder has led.
+    let cases = [
+        (0, lease("a", "00.000000", "30.000000"), None),
+        (1, lease("a", "00.000000", "30.000000"), None),
+        (2, lease("a", "00.000000", "32.000000"), Some(32)),
+        (3, lease("a", "00.000000", "32.000000"), Some(33)),
+        (4, lease("b", "40.500000", "40.500000"), Some(0)),
+        (6, lease("b", "40.500000", "42.500000"), Some(2)),
+        (30, lease("b", "40.500000", "42.500000"), None),
+        (31, json!({ "spec": { "holderIdentity": "" } }), None),
+        (32, lease("c", "50.000000", "52.000000"), None),
+        (33, lease("c", "55.000000", "53.000000"), None),
+        (34, json!({ "spec": { "holderIdentity": "c", "renewTime": "2020-01-01T00:00:54Z" } }), None),
+    ];
+    for (seconds, lease, led) in cases {
+        let now = start + Duration::from_secs(seconds);
+        renewals.note(&lease, now);
+        assert_eq!(renewals.led(&lease, now), led.map(Duration::from_secs), "{lease}");
     }
 }

@@ -33,7 +33,8 @@ impl SwitchStep {
                 (
                     MOST_TO_WAIT,
                     format!(
-                        "no replica of mooring is ready: see why in kubectl -n mooring-system get pods, then run this again{end}"
+                        "no replica of mooring is ready: see why in kubectl -n mooring-system get pods, and in the logs, which name a write that \
+                         mooring may not make, then run this again{end}"
                     ),
                 )
             }
@@ -68,6 +69,10 @@ impl SwitchStep {
                      with --leader-elect and this lease; else say --one-way, or, on the way back, delete the lease if no process \
                      has it any more, and run this again: then mooring is drained and stopped, and {BY_RESTART}"
                 ),
+            ),
+            Self::AwaitRestart => (
+                MOST_TO_WAIT,
+                format!("no process of kube-controller-manager has begun to lead that was denied nothing: {BY_RESTART}"),
             ),
             Self::Drain(volumes) => {
                 let why = "these volumes do not come to rest, and mooring goes on: see why with mooring doctor, and run this again, \
@@ -151,6 +156,11 @@ impl SwitchStep {
             ),
             Self::RecordManager => (
                 "record which process of kube-controller-manager leads",
+                "kubectl -n kube-system get lease kube-controller-manager",
+            ),
+            Self::AwaitRestart => (
+                "wait until another process of kube-controller-manager leads than one that was denied writes: restart the \
+                 kube-controller-manager of each server now (docs/adopting.md#restart says how)",
                 "kubectl -n kube-system get lease kube-controller-manager",
             ),
             Self::HoldLease => (

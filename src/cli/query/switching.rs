@@ -74,8 +74,9 @@ pub struct SwitchArgs {
     #[arg(long, value_name = "VOLUME", action = clap::ArgAction::Append)]
     pub leave: Vec<String>,
 
-    /// Back: after this command had stopped mooring, and while the fence was up, the kube-controller-manager of each server was
-    /// restarted. Its lease is not held then, and has to be held by another process than before.
+    /// Back: after this command has stopped mooring, and while the fence is up, the kube-controller-manager of each server is
+    /// restarted by hand. Its lease is not held then. The command waits until another process than before has begun to lead, and
+    /// takes the fence down within five seconds of that.
     #[arg(long)]
     pub manager_was_restarted: bool,
 

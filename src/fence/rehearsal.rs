@@ -1,0 +1,125 @@
+//! Whether the daemon may make its writes: one dry run of each kind, before a loop is fenced off for it.
+//!
+//! In: a client with the daemon's rights, and the loops that it runs. Out: what is refused. Creates of VolumeAttachments are not
+//! among them: the probe is one. A node shows what admission makes of a patch; of all other kinds an object that does not exist is
+//! enough, as rights are judged first.
+
+use http::Method;
+use kube::Client;
+use serde_json::{Value, json};
+
+use super::{
+    ask::{NoAnswer, ask, lacks_right, read},
+    policies::Fence,
+};
+
+/// The writes of a loop of this account. `NODE` stands for a node.
+fn writes(account: &str) -> &'static [(Method, &'static str)] {
+    const VOLUME: (Method, &str) = (Method::PATCH, "/api/v1/persistentvolumes/mooring-rehearsal");
+    const VOLUME_STATUS: (Method, &str) =
+        (Method::PATCH, "/api/v1/persistentvolumes/mooring-rehearsal/status");
+    const CLAIMS: &str = "/api/v1/namespaces/mooring-system/persistentvolumeclaims";
+    const CLAIM: (Method, &str) =
+        (Method::PATCH, "/api/v1/namespaces/mooring-system/persistentvolumeclaims/mooring-rehearsal");
+    const CLAIM_STATUS: (Method, &str) =
+        (Method::PATCH, "/api/v1/namespaces/mooring-system/persistentvolumeclaims/mooring-rehearsal/status");
+    match account {
+        "attachdetach-controller" => &[
+            (Method::DELETE, "/apis/storage.k8s.io/v1/volumeattachments/mooring-rehearsal"),
+            (Method::PATCH, "/api/v1/nodes/NODE/status"),
+        ],
+        "persistent-volume-binder" => &[VOLUME, VOLUME_STATUS, CLAIM, CLAIM_STATUS],
+        "expand-controller" => &[CLAIM, CLAIM_STATUS],
+        "pvc-protection-controller" => &[CLAIM],
+        "pv-protection-controller" => &[VOLUME],
+        "volumeattributesclass-protection-controller" => {
+            &[(Method::PATCH, "/apis/storage.k8s.io/v1/volumeattributesclasses/mooring-rehearsal")]
+        }
+        "ephemeral-volume-controller" => &[(Method::POST, CLAIMS)],
+        _ => &[],
+    }
+}
+
+/// The first write that is refused or gets no answer, with the server's words.
+pub async fn refused(client: &Client, fences: &[&Fence]) -> Option<String> {
+    let nodes = match read(client, "/api/v1/nodes?limit=1").await {
+        Ok(nodes) => nodes.unwrap_or_default(),
+        Err(why) => return Some(format!("no node can be read: {why}")),
+    };
+    let node = nodes.pointer("/items/0/metadata/name").and_then(Value::as_str);
+    for (method, path) in fences.iter().flat_map(|fence| writes(fence.account)) {
+        let on_node = path.contains("NODE");
+        let path = path.replace("NODE", node.unwrap_or("mooring-rehearsal"));
+        // The options of a DELETE with a body are read from that alone.
+        let body = (*method != Method::DELETE).then(|| json!({}));
+        let answer = ask(client, method.clone(), &format!("{path}?dryRun=All"), body.as_ref()).await;
+        match answer {
+            // What does not exist, and a conflict.
+            Ok(_) | Err(NoAnswer::Refused(404 | 409, _)) => {}
+            Err(NoAnswer::Refused(_, words)) if !on_node && !lacks_right(&words) => {}
+            Err(why) => return Some(format!("a dry run of {method} {path}: {why}")),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+    use crate::fence::policies::FENCES;
+
+    #[tokio::test]
+    async fn s1_a_write_that_is_refused_is_told_before_anything_is_fenced_off() {
+        // What is refused, with what, and what is told.
+        const NO_RIGHT: &str = "it is forbidden: User \"mooring\" cannot";
+        let cases = [
+            ("", 404, "", None),
+            (
+                "PATCH /api/v1/nodes/n1/status",
+                403,
+                NO_RIGHT,
+                Some("PATCH /api/v1/nodes/n1/status: it is forbidden"),
+            ),
+            ("PATCH /api/v1/nodes/n1/status", 400, "the webhook says no", Some("the webhook says no")),
+            ("DELETE /apis/storage.k8s.io/v1/volumeattachments", 403, NO_RIGHT, Some("DELETE")),
+            (
+                "PATCH /api/v1/persistentvolumes/",
+                403,
+                NO_RIGHT,
+                Some("persistentvolumes/mooring-rehearsal: it"),
+            ),
+            ("POST /api/v1/namespaces/mooring-system/persistentvolumeclaims", 422, "spec is empty", None),
+            ("POST /api/v1/namespaces/mooring-system/persistentvolumeclaims", 403, NO_RIGHT, Some("POST")),
+            ("PATCH /apis/storage.k8s.io/v1/volumeattributesclasses", 500, "late", Some("late")),
+            ("GET /api/v1/nodes", 403, NO_RIGHT, Some("no node can be read")),
+        ];
+        for (refuses, code, words, told) in cases {
+            let service = tower::service_fn(move |request: Request<Body>| async move {
+                let line = format!("{} {}", request.method(), request.uri().path());
+                let (is_read, query) = (request.method() == Method::GET, request.uri().query());
+                assert!(is_read || query == Some("dryRun=All"), "{line}: nothing is stored");
+                let (code, message) = match line.as_str() {
+                    line if !refuses.is_empty() && line.starts_with(refuses) => (code, words),
+                    "GET /api/v1/nodes" => (200, ""),
+                    _ => (404, "not found"),
+                };
+                let items = [json!({ "metadata": { "name": "n1" } })];
+                let answer = json!({ "kind": "Status", "status": "Failure", "message": message, "code": code,
+                    "items": items });
+                let answer =
+                    Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+                Ok::<_, Infallible>(answer.unwrap())
+            });
+            let fences: Vec<&Fence> = FENCES.iter().collect();
+            let found = refused(&Client::new(service, "default"), &fences).await;
+            assert_eq!(found.is_some(), told.is_some(), "{refuses} {code}: {found:?}");
+            assert!(found.unwrap_or_default().contains(told.unwrap_or_default()), "{refuses} {code}");
+        }
+        assert!(FENCES.iter().all(|fence| !writes(fence.account).is_empty()), "each loop writes");
+    }
+}
