@@ -89,7 +89,10 @@ impl AttachDetach {
                 }
             }
             // The watch is about to tell of its end.
-            Err(CallError::NotFound(_)) => node_volume.note_deletion(uid, Deletion::Accepted),
+            Err(CallError::NotFound(_)) => {
+                node_volume.note_deletion(uid, Deletion::Accepted);
+                self.deletions.landed(&NodeVolumeKey::new(volume, node), answered.now, answered.jitter);
+            }
             Err(error) => {
                 if node_volume.delete_failed((uid, revision), &error, answered) {
                     let read = AttachmentRequest::Read(volume.attachment_name(node));

@@ -39,11 +39,11 @@ impl Deletions {
         self.by_key.remove(key);
     }
 
-    /// An attachment has come that was gone. Returns until when it is not deleted, if another writer has made several so.
-    pub fn undone(&mut self, key: &NodeVolumeKey, now: Instant) -> Option<Instant> {
-        let undone = self.by_key.get_mut(key)?;
-        undone.undone(now);
-        undone.pending(now)
+    /// An attachment has come that was gone.
+    pub fn undone(&mut self, key: &NodeVolumeKey, now: Instant) {
+        if let Some(undone) = self.by_key.get_mut(key) {
+            undone.undone(now);
+        }
     }
 
     /// Until when it is not deleted.

@@ -190,16 +190,9 @@ fn holding(waiting: Option<&Waiting>, other: Option<(&AttachmentName, bool)>) ->
         (Some(Waiting::AttachError { .. } | Waiting::WaitingForVolumeAttachment), _) => {
             Waiting::WaitingForAttacher.to_string()
         }
-        (
-            Some(
-                Waiting::NodeGone
-                | Waiting::Publishing
-                | Waiting::WriteUndone { .. }
-                | Waiting::ClaimOrVolumeChanged,
-            ),
-            _,
-        )
-        | (None, None) => "pods there still need it".to_owned(),
+        (Some(Waiting::NodeGone | Waiting::Publishing | Waiting::ClaimOrVolumeChanged), _) | (None, None) => {
+            "pods there still need it".to_owned()
+        }
         (Some(waiting), _) => waiting.to_string(),
         (None, Some((_, true))) => {
             "an earlier volume of this PersistentVolume has to be detached from it first".to_owned()

@@ -273,8 +273,8 @@ impl AttachDetach {
             let pods = source.map(|source| self.desired.dependants(&ObjectRef::Volume(source)));
             self.refresh_unresolved(pods.unwrap_or_default(), now);
             let Some((volume, node)) = touched else { continue };
-            if is_new && let Some(at) = self.deletions.undone(&NodeVolumeKey::new(&volume, &node), now) {
-                self.queue.add_at(at, Key::NodeVolume(volume.clone(), node.clone()));
+            if is_new {
+                self.deletions.undone(&NodeVolumeKey::new(&volume, &node), now);
             }
             // 2. What that means for the volume on its node.
             match attached {

@@ -175,8 +175,11 @@ impl AttachDetach {
         };
         // Who makes it is not read: its `managedFields` are asked for evidence of a second controller alone (S14).
         let made_again = |node: &NodeName| {
-            self.deletions.pending(&NodeVolumeKey::new(volume, node), now)?;
-            Some(Waiting::WriteUndone { writer: "another writer creates its VolumeAttachment".into() })
+            let is_wanted = self.desired.get(volume, node).is_some();
+            let until = self.deletions.pending(&NodeVolumeKey::new(volume, node), now);
+            let until = until.filter(|_| !is_wanted)?;
+            let writer = "another writer creates its VolumeAttachment".into();
+            Some((Waiting::WriteUndone { writer }, Some(until)))
         };
         let stand_off = |node: &NodeName| {
             // Its driver would take another volume from this node in its place (S44).
@@ -187,7 +190,10 @@ impl AttachDetach {
             // The object is not named: it may be of another namespace than that of the pods that wait for the volume (S41), and
             // its pod is told of it.
             let unreadable = || Waiting::Unreadable { object: "what a pod there needs".to_owned() };
-            if is_unreadable { Some(unreadable()) } else { beside().or_else(|| made_again(node)) }
+            if is_unreadable {
+                return Some((unreadable(), None));
+            }
+            beside().map(|why| (why, None)).or_else(|| made_again(node))
         };
         VolumeView {
             volume,

@@ -62,9 +62,9 @@ impl Undone {
         self.again_at.filter(|at| self.written.is_none() && *at > now)
     }
 
-    /// Whether it has stood for a minute, or the time is over in which it was not repeated: nothing is left to remember.
+    /// Whether it has stood for a minute, or a minute has passed since it could be repeated: nothing is left to remember.
     pub fn is_over(&self, now: Instant) -> bool {
-        self.stands(now) || (self.written.is_none() && self.pending(now).is_none())
+        self.stands(now) || (self.written.is_none() && self.again_at.is_none_or(|at| at + STANDS <= now))
     }
 
     fn stands(&self, now: Instant) -> bool {

@@ -75,12 +75,13 @@ pub fn expansion(
     }))
 }
 
-/// Whether only a kubelet is left, which expands the file system. A volume that is as large as requested is no proof: the
+/// Whether at most a kubelet is left, which expands the file system. A volume that is as large as requested is no proof: the
 /// external-resizer writes that first, and may end before it writes the claim's status.
 pub fn is_left_to_kubelet(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
-    let (has, wanted) = (size(&volume.spec.capacity), size(&claim.spec.resources.requests));
-    matches!(claim.status.resize(), Some(ResizeStep::Node | ResizeStep::NodeInfeasible))
-        && has.is_ok_and(|has| wanted.is_ok_and(|wanted| has >= wanted))
+    let wanted = size(&claim.spec.resources.requests).ok();
+    let is_large = |of: &TextMap| size(of).ok().zip(wanted).is_some_and(|(has, wanted)| has >= wanted);
+    let is_of_node = matches!(claim.status.resize(), Some(ResizeStep::Node | ResizeStep::NodeInfeasible));
+    is_large(&volume.spec.capacity) && (is_of_node || is_large(&claim.status.capacity))
 }
 
 const STORAGE: &str = "storage";

@@ -13,6 +13,9 @@ use super::{
     policies::Fence,
 };
 
+/// Of objects that do not exist.
+const NAME: &str = "mooring-rehearsal";
+
 /// The writes of a loop of this account. `NODE` stands for a node.
 fn writes(account: &str) -> &'static [(Method, &'static str)] {
     const VOLUME: (Method, &str) = (Method::PATCH, "/api/v1/persistentvolumes/mooring-rehearsal");
@@ -40,19 +43,37 @@ fn writes(account: &str) -> &'static [(Method, &'static str)] {
     }
 }
 
+/// What it sends: with preconditions, as each write of the daemon (S35), and nothing that would change the node (S13).
+fn body(method: &Method, node: Option<&Value>) -> Value {
+    let guard = json!({ "uid": NAME, "resourceVersion": "1" });
+    match (method, node) {
+        // The options of a DELETE with a body are read from that alone.
+        (&Method::DELETE, _) => json!({ "dryRun": ["All"], "preconditions": guard }),
+        (&Method::POST, _) => {
+            let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": NAME, "uid": NAME });
+            json!({ "metadata": { "name": NAME, "ownerReferences": [owner] } })
+        }
+        (_, Some(node)) => {
+            let (metadata, listed) = (&node["metadata"], &node["status"]["volumesAttached"]);
+            let guard = json!({ "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"] });
+            json!({ "metadata": guard, "status": { "volumesAttached": listed } })
+        }
+        _ => json!({ "metadata": guard }),
+    }
+}
+
 /// The first write that is refused or gets no answer, with the server's words.
 pub async fn refused(client: &Client, fences: &[&Fence]) -> Option<String> {
     let nodes = match read(client, "/api/v1/nodes?limit=1").await {
         Ok(nodes) => nodes.unwrap_or_default(),
         Err(why) => return Some(format!("no node can be read: {why}")),
     };
-    let node = nodes.pointer("/items/0/metadata/name").and_then(Value::as_str);
+    let node = nodes.pointer("/items/0").unwrap_or(&Value::Null);
     for (method, path) in fences.iter().flat_map(|fence| writes(fence.account)) {
         let on_node = path.contains("NODE");
-        let path = path.replace("NODE", node.unwrap_or("mooring-rehearsal"));
-        // The options of a DELETE with a body are read from that alone.
-        let body = (*method != Method::DELETE).then(|| json!({}));
-        let answer = ask(client, method.clone(), &format!("{path}?dryRun=All"), body.as_ref()).await;
+        let path = path.replace("NODE", node["metadata"]["name"].as_str().unwrap_or(NAME));
+        let body = body(method, on_node.then_some(node));
+        let answer = ask(client, method.clone(), &format!("{path}?dryRun=All"), Some(&body)).await;
         match answer {
             // What does not exist, and a conflict.
             Ok(_) | Err(NoAnswer::Refused(404 | 409, _)) => {}

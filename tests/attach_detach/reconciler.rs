@@ -176,10 +176,8 @@ fn run(case: &Case, compared: &mut Comparison) {
                 .unread_needs
                 .iter()
                 .map(|node| {
-                    (
-                        NodeName::from(node.as_str()),
-                        Waiting::Unreadable { object: "what a pod there needs".into() },
-                    )
+                    let why = Waiting::Unreadable { object: "what a pod there needs".into() };
+                    (NodeName::from(node.as_str()), (why, None))
                 })
                 .collect(),
             unreadable: &unreadable,

@@ -46,8 +46,8 @@ pub struct VolumeView<'a> {
     pub stand_off: Option<Waiting>,
     /// For what a VolumeAttachment that is to be created waits, if none may be (S1).
     pub hand_over: Option<Waiting>,
-    /// Nodes from which it may not be taken away, each with the reason.
-    pub stood_off: BTreeMap<NodeName, Waiting>,
+    /// Nodes from which it may not be taken away, each with the reason, and until when if that is known.
+    pub stood_off: BTreeMap<NodeName, (Waiting, Option<Instant>)>,
     /// Nodes whose pods need it by a list alone, which their claims do not lead to any more (S44).
     pub leftovers: BTreeSet<NodeName>,
     /// Nodes on which nothing may be done, each with the object that cannot be read (S42).
@@ -92,8 +92,13 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
         let stand_off = view.stand_off.as_ref().filter(|why| why.holds(view_of_node.node));
         // That of a hand-over comes last: it alone lets what is off the list be finished.
         let strict = stand_off.filter(|why| **why != Waiting::HAND_OVER);
-        let verdict = match strict.or(view.stood_off.get(node)).or(stand_off) {
-            Some(why) => verdict.standing_off(&view_of_node, why),
+        let stood_off = view.stood_off.get(node);
+        let verdict = match strict.or(stood_off.map(|(why, _)| why)).or(stand_off) {
+            Some(why) => {
+                let verdict = verdict.standing_off(&view_of_node, why);
+                let until = stood_off.and_then(|(_, until)| *until);
+                NodeVerdict { wake_at: verdict.wake_at.into_iter().chain(until).min(), ..verdict }
+            }
             None => verdict,
         };
         // Of a volume without attachments, a list that another controller wrote before the hand-over may land late.
