@@ -54,9 +54,10 @@ fn body(method: &Method, node: Option<&Value>) -> Value {
             json!({ "metadata": { "name": NAME, "ownerReferences": [owner] } })
         }
         (_, Some(node)) => {
-            let (metadata, listed) = (&node["metadata"], &node["status"]["volumesAttached"]);
-            let guard = json!({ "uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"] });
-            json!({ "metadata": guard, "status": { "volumesAttached": listed } })
+            let of = |path| node.pointer(path);
+            let guard =
+                json!({ "uid": of("/metadata/uid"), "resourceVersion": of("/metadata/resourceVersion") });
+            json!({ "metadata": guard, "status": { "volumesAttached": of("/status/volumesAttached") } })
         }
         _ => json!({ "metadata": guard }),
     }
@@ -71,7 +72,8 @@ pub async fn refused(client: &Client, fences: &[&Fence]) -> Option<String> {
     let node = nodes.pointer("/items/0").unwrap_or(&Value::Null);
     for (method, path) in fences.iter().flat_map(|fence| writes(fence.account)) {
         let on_node = path.contains("NODE");
-        let path = path.replace("NODE", node["metadata"]["name"].as_str().unwrap_or(NAME));
+        let path =
+            path.replace("NODE", node.pointer("/metadata/name").and_then(Value::as_str).unwrap_or(NAME));
         let body = body(method, on_node.then_some(node));
         let answer = ask(client, method.clone(), &format!("{path}?dryRun=All"), Some(&body)).await;
         match answer {
