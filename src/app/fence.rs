@@ -42,6 +42,8 @@ const FENCE_UNNEEDED: &str = "fence_unneeded";
 const REHEARSE_EVERY: Duration = Duration::from_mins(1);
 /// Likewise after one that was refused.
 const REHEARSE_AGAIN: Duration = Duration::from_secs(5);
+/// For all dry runs together.
+const LONGEST_REHEARSAL: Duration = Duration::from_secs(20);
 /// Between two looks for such loops.
 const UNNEEDED_EVERY: Duration = Duration::from_mins(1);
 /// Between two looks before the fence is proven: API servers read policies every second.
@@ -152,7 +154,9 @@ impl FenceWatch {
             Ok(client) => client,
             Err(error) => return Some(error.to_string()),
         };
-        let refused = refused(&client, &self.fences).await?;
+        // A fence that is raised meanwhile is to be seen soon.
+        let refused = timeout(LONGEST_REHEARSAL, refused(&client, &self.fences));
+        let refused = refused.await.unwrap_or_else(|_| Some("no answers in time".to_owned()))?;
         Some(format!("mooring may not make its writes yet, so nobody is to be fenced off: {refused}"))
     }
 

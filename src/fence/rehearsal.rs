@@ -1,4 +1,4 @@
-//! Whether the daemon may make its writes: one dry run of each kind, before a loop is fenced off for it.
+//! Whether the daemon may make its writes: dry runs of the main kinds, before a loop is fenced off for it.
 //!
 //! In: a client with the daemon's rights, and the loops that it runs. Out: what is refused. Creates of VolumeAttachments are not
 //! among them: the probe is one. A node shows what admission makes of a patch; of all other kinds an object that does not exist is

@@ -31,7 +31,7 @@ use crate::fence::{
 };
 use act::Switcher;
 use observe::{BETWEEN_LOOKS, Observer};
-use step::{Direction, FenceStanding, SwitchOrder, SwitchSeen, SwitchStep, next};
+use step::{Direction, FenceStanding, MOST_TO_WAIT, SwitchOrder, SwitchSeen, SwitchStep, next};
 use users::shared_user;
 
 /// So many looks and writes may fail one after the other: get no answer, or meet a conflict.
@@ -120,7 +120,9 @@ pub async fn carry_out(
         let look = observer.look().await;
         // Where KCM is a part of the API server, that restarts, too.
         let most = match last {
-            Some((SwitchStep::AwaitRestart, _)) => MOST_MISSES_AT_RESTART,
+            Some((SwitchStep::AwaitRestart, since)) if since.elapsed() < MOST_TO_WAIT => {
+                MOST_MISSES_AT_RESTART
+            }
             _ => MOST_MISSES,
         };
         let may_miss = misses < most && !observer.has_held_on().await;
@@ -133,6 +135,10 @@ pub async fn carry_out(
         };
         let now = Instant::now();
         let step = next(order, &seen);
+        if step == SwitchStep::AwaitRestart {
+            // Each server may restart in its turn.
+            misses = 0;
+        }
         nobody_rules.note(is_without_ruler(order.to, &seen, &step), now);
         all_stand_still.note(!seen.manager.leads, now);
         let since = match last {

@@ -487,9 +487,10 @@ fn switched_off(seen: &SwitchSeen, rules_by_flags: bool, is_open: bool) -> Optio
 
 /// What is to be done until no process of KCM is left that was denied a write.
 fn until_exited(order: SwitchOrder, SwitchSeen { fence, manager, .. }: &SwitchSeen) -> Option<SwitchStep> {
-    use ManagerRestart::{Other, Unrecorded, Unseen};
-    // Once its objects are gone, this run has lowered it for the process that leads, or somebody else has, for whichever.
-    if order.manager_restarted && matches!(fence, FenceStanding::Partial(_)) {
+    use ManagerRestart::{Other, Same, Unrecorded, Unseen};
+    // Once its objects are gone, this run has lowered it for the process that leads, or somebody else has. The one on record was
+    // denied writes whoever did.
+    if order.manager_restarted && matches!(fence, FenceStanding::Partial(_)) && manager.restart != Same {
         return None;
     }
     let is_recorded = manager.restart != Unrecorded;

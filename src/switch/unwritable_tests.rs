@@ -142,6 +142,15 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
             LowerFence,
         ),
         (
+            "somebody else takes the fence down, and it was not restarted",
+            |seen| {
+                stopped(seen);
+                (seen.manager.restart, seen.manager.led) = (Same, Some(Duration::from_hours(1)));
+                seen.fence = FenceStanding::Partial("its objects are gone".into());
+            },
+            AwaitRestart,
+        ),
+        (
             "nobody renews the lease",
             |seen| {
                 stopped(seen);

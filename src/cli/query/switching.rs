@@ -76,7 +76,7 @@ pub struct SwitchArgs {
 
     /// Back: after this command has stopped mooring, and while the fence is up, the kube-controller-manager of each server is
     /// restarted by hand. Its lease is not held then. The command waits until another process than before has begun to lead, and
-    /// takes the fence down within five seconds of that.
+    /// takes the fence down about five seconds after that at most.
     #[arg(long)]
     pub manager_was_restarted: bool,
 
