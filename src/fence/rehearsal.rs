@@ -55,8 +55,9 @@ fn body(method: &Method, node: Option<&Value>) -> Value {
         }
         (_, Some(node)) => {
             let of = |path| node.pointer(path);
-            let guard =
-                json!({ "uid": of("/metadata/uid"), "resourceVersion": of("/metadata/resourceVersion") });
+            let guard = of("/metadata/uid")
+                .zip(of("/metadata/resourceVersion"))
+                .map_or(guard, |(uid, revision)| json!({ "uid": uid, "resourceVersion": revision }));
             json!({ "metadata": guard, "status": { "volumesAttached": of("/status/volumesAttached") } })
         }
         _ => json!({ "metadata": guard }),
