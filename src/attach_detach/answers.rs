@@ -69,10 +69,12 @@ impl AttachDetach {
         let object = self.actual.node(node).and_then(|state| state.node.as_deref());
         let is_out_of_service = object.is_some_and(Node::is_out_of_service);
         let node_volume = self.actual.node_volume_mut(volume, node);
+        if let Ok(_) | Err(CallError::NotFound(_)) = &result {
+            self.deletions.landed(&NodeVolumeKey::new(volume, node), answered.now, answered.jitter);
+        }
         match result {
             Ok(answer) => {
                 node_volume.note_deletion(uid, Deletion::Accepted);
-                self.deletions.landed(&NodeVolumeKey::new(volume, node), answered.now, answered.jitter);
                 // KCM: pkg/controller/volume/attachdetach/reconciler: each detach from a node with the taint counts as forced,
                 // mounted or not.
                 if is_out_of_service && node_volume.forced.is_none() {
@@ -89,10 +91,7 @@ impl AttachDetach {
                 }
             }
             // The watch is about to tell of its end.
-            Err(CallError::NotFound(_)) => {
-                node_volume.note_deletion(uid, Deletion::Accepted);
-                self.deletions.landed(&NodeVolumeKey::new(volume, node), answered.now, answered.jitter);
-            }
+            Err(CallError::NotFound(_)) => node_volume.note_deletion(uid, Deletion::Accepted),
             Err(error) => {
                 if node_volume.delete_failed((uid, revision), &error, answered) {
                     let read = AttachmentRequest::Read(volume.attachment_name(node));

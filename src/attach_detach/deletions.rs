@@ -51,3 +51,28 @@ impl Deletions {
         self.by_key.get(key)?.pending(now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::attach_detach::state::desired::volume_name::VolumeId;
+
+    #[test]
+    fn s46_a_deletion_that_has_stood_for_a_minute_is_forgotten_and_one_that_is_undone_is_not() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let key = |handle: &str| NodeVolumeKey::new(&VolumeId::csi(&"d".into(), handle), &"n".into());
+        let mut deletions = Deletions::default();
+        deletions.sent(key("stands"), now);
+        for _ in 0..9 {
+            deletions.sent(key("undone"), now + 50 * second);
+            deletions.landed(&key("undone"), now + 50 * second, 0.0);
+            deletions.undone(&key("undone"), now + 50 * second);
+        }
+        deletions.sent(key("last"), now + 60 * second);
+        let kept: Vec<&NodeVolumeKey> = deletions.by_key.keys().collect();
+        assert_eq!(kept, [&key("last"), &key("undone")]);
+        assert!(deletions.pending(&key("undone"), now + 60 * second).is_some());
+    }
+}

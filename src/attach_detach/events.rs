@@ -284,6 +284,10 @@ mod tests {
                 Waiting::NodeStatusRefused { message: message() },
                 "the node's status could not be written and is tried again after a pause: forbidden",
             ),
+            (
+                Waiting::WriteUndone { writer: "another writer creates its VolumeAttachment".into() },
+                "another writer creates its VolumeAttachment again and again; what is undone at once is written again after a pause",
+            ),
         ];
         for (waiting, expected) in cases {
             let expected = format!("Volume \"pv1\" is attached to node \"n1\": {expected}");
