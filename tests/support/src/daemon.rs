@@ -169,17 +169,30 @@ impl Daemon {
 
     /// Waits until a scrape of `/metrics` shows this line.
     pub async fn shows(&self, line: &str) {
+        self.shows_one(&format!("/metrics shows {line}"), |shown| shown == line).await;
+    }
+
+    /// Waits until a counter of `/metrics` is more than zero.
+    pub async fn has_counted(&self, series: &str) {
+        let is_counted = |shown: &str| {
+            let value = shown.strip_prefix(series).and_then(|rest| rest.trim().parse::<f64>().ok());
+            value.is_some_and(|value| value > 0.0)
+        };
+        self.shows_one(&format!("{series} is more than zero"), is_counted).await;
+    }
+
+    async fn shows_one(&self, awaited: &str, is_right: impl Fn(&str) -> bool) {
         let shown = async {
             let mut pause = tokio::time::interval(Duration::from_millis(10));
             loop {
                 pause.tick().await;
                 let page = self.answer("/metrics").await;
-                if page.is_some_and(|page| page.lines().any(|shown| shown == line)) {
+                if page.is_some_and(|page| page.lines().any(&is_right)) {
                     return;
                 }
             }
         };
-        if let Err(late) = within_deadline(&format!("/metrics shows {line}"), shown).await {
+        if let Err(late) = within_deadline(awaited, shown).await {
             panic!("{late}\n{}", self.page("/metrics").await);
         }
     }
