@@ -13,8 +13,8 @@
 // `cases` encodes each case by the API server's own serializers. A line per case, tab-separated: name, what it is
 // (`object` and `list`: a single answer; `event`: a frame of a watch, with its length), JSON, protobuf in hexadecimal.
 //
-// `fields` prints the fields of the messages that are read, from the pinned modules' generated.proto. A line
-// `message <name>`, then one line per field: its name, its number, its type.
+// `fields` prints the fields of the messages that are read, from the pinned modules' generated.proto. A message
+// is `<name>:` and its fields, separated by `; `: name, number, type. Its further lines are indented.
 package main
 
 import (
@@ -142,15 +142,19 @@ func fields() {
 			if !wanted[match[1]] {
 				continue
 			}
-			lines := "message " + match[1] + "\n"
+			lines, width := match[1]+":", len(match[1])+1
 			for _, one := range field.FindAllStringSubmatch(match[2], -1) {
 				repeated := ""
 				if strings.HasPrefix(one[0], "repeated ") {
 					repeated = "[]"
 				}
-				lines += "  " + one[2] + " " + one[3] + " " + repeated + one[1] + "\n"
+				entry := " " + one[2] + " " + one[3] + " " + repeated + one[1] + ";"
+				if width+len(entry) > 118 {
+					lines, width = lines+"\n ", 1
+				}
+				lines, width = lines+entry, width+len(entry)
 			}
-			found[match[1]] = lines
+			found[match[1]] = strings.TrimSuffix(lines, ";") + "\n"
 			delete(wanted, match[1])
 		}
 		if len(wanted) > 0 {

@@ -23,7 +23,7 @@ use mooring::explain::{
     subject,
 };
 use serde_json::json;
-use test_support::cases::{self, blesses, fields_of};
+use test_support::cases::{self, blesses, fields_of, fitted};
 
 fn main() {
     let mut trials = Vec::new();
@@ -105,7 +105,7 @@ fn check(case: &Case, path: &Path) -> Result<(), Failed> {
     untrue(case, &answers)?;
     let all: Vec<_> =
         answers.iter().map(|(question, answer)| json!({ "ask": question, "answer": answer })).collect();
-    let told = format!("{}\n", serde_json::to_string_pretty(&all).unwrap());
+    let told = format!("{}\n", fitted(&json!(all)));
     same(&path.with_extension("txt"), &said)?;
     let as_json = path.with_extension("json");
     if as_json.exists() { same(&as_json, &told) } else { Ok(()) }

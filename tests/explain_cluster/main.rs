@@ -26,7 +26,7 @@ use mooring::explain::{
     whatif::{WhatIfChange, whatif},
 };
 use serde::Deserialize;
-use test_support::cases::{self, blesses, fields_of};
+use test_support::cases::{self, blesses, fields_of, fitted};
 
 use cluster::Cluster;
 
@@ -99,7 +99,7 @@ fn file(path: &Path) -> Result<(), Failed> {
         let (before, fields) = (shown.len(), fields_of(&json));
         shown.extend(fields);
         if shown.len() > before {
-            let _ = writeln!(found, "{}", serde_json::to_string_pretty(&json).unwrap());
+            let _ = writeln!(found, "{}", fitted(&json));
         }
         found.push('\n');
     }

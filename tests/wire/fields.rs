@@ -70,12 +70,13 @@ fn pinned() -> BTreeMap<&'static str, BTreeMap<String, u32>> {
     let mut messages: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
     let mut message = "";
     for line in COMMITTED.lines().filter(|line| !line.starts_with('#')) {
-        if let Some(name) = line.strip_prefix("message ") {
-            message = name;
-            continue;
+        let begins = line.split_once(':').filter(|_| !line.starts_with(' '));
+        let (name, fields) = begins.unwrap_or((message, line));
+        message = name;
+        for field in fields.split(';').map(str::trim).filter(|field| !field.is_empty()) {
+            let [name, number, _] = field.splitn(3, ' ').collect::<Vec<_>>().try_into().unwrap();
+            messages.entry(message).or_default().insert(name.to_lowercase(), number.parse().unwrap());
         }
-        let [name, number, _] = line.trim().splitn(3, ' ').collect::<Vec<_>>().try_into().unwrap();
-        messages.entry(message).or_default().insert(name.to_lowercase(), number.parse().unwrap());
     }
     messages
 }

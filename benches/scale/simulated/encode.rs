@@ -33,16 +33,16 @@ impl Schema {
         let mut messages: HashMap<_, Vec<Field>> = HashMap::new();
         let mut message = "";
         for line in FIELDS.lines().filter(|line| !line.starts_with('#')) {
-            if let Some(name) = line.strip_prefix("message ") {
-                message = name;
-                messages.insert(name, Vec::new());
-                continue;
+            let begins = line.split_once(':').filter(|_| !line.starts_with(' '));
+            let (name, fields) = begins.unwrap_or((message, line));
+            message = name;
+            let of_message = messages.entry(message).or_default();
+            for field in fields.split(';').map(str::trim).filter(|field| !field.is_empty()) {
+                let [name, number, of] = field.splitn(3, ' ').collect::<Vec<_>>().try_into().unwrap();
+                let of = of.trim_start_matches("[]");
+                let of = if of.starts_with("map<") { of } else { of.rsplit('.').next().unwrap() };
+                of_message.push(Field { name, number: number.parse().unwrap(), of });
             }
-            let [name, number, of] = line.trim().splitn(3, ' ').collect::<Vec<_>>().try_into().unwrap();
-            let of = of.trim_start_matches("[]");
-            let of = if of.starts_with("map<") { of } else { of.rsplit('.').next().unwrap() };
-            let field = Field { name, number: number.parse().unwrap(), of };
-            messages.get_mut(message).unwrap().push(field);
         }
         Self(messages)
     }

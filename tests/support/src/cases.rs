@@ -16,6 +16,7 @@ use std::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub use self::shown::fitted;
 use crate::repository;
 
 /// The variable that names a folder with more cases.

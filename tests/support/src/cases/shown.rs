@@ -7,6 +7,44 @@ use serde_json::Value;
 /// Columns of a line.
 pub const COLUMNS: usize = 120;
 
+/// JSON of an answer, for a recording that people read: in one line if it fits, otherwise in as few as hold its parts.
+pub fn fitted(value: &Value) -> String {
+    let mut text = String::new();
+    fit(&mut text, value, 0);
+    text
+}
+
+/// Appends a value that stands within `indent` columns.
+fn fit(text: &mut String, value: &Value, indent: usize) {
+    let column = |text: &str| columns(text.rsplit('\n').next().unwrap_or_default());
+    let fits = |text: &str, part: &str| column(text) + columns(part) < COLUMNS - 1;
+    let flat = value.to_string();
+    let (brackets, parts): (_, Vec<_>) = match value {
+        Value::Array(items) => (["[", "]"], items.iter().map(|item| (String::new(), item)).collect()),
+        Value::Object(entries) => {
+            let named =
+                entries.iter().map(|(name, value)| (format!("{}: ", Value::from(name.as_str())), value));
+            (["{", "}"], named.collect())
+        }
+        _ => return text.push_str(&flat),
+    };
+    if fits(text, &flat) {
+        return text.push_str(&flat);
+    }
+    text.push_str(brackets[0]);
+    for (number, (name, part)) in parts.iter().enumerate() {
+        text.push_str(if number > 0 { "," } else { "" });
+        let flat = format!(" {name}{part}");
+        if fits(text, &flat) {
+            text.push_str(&flat);
+            continue;
+        }
+        text.push_str(&format!("\n{:indent$} {name}", ""));
+        fit(text, part, indent + 1);
+    }
+    text.push_str(brackets[1]);
+}
+
 pub fn columns(text: &str) -> usize {
     text.chars().count()
 }
