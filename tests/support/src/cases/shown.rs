@@ -2,6 +2,8 @@
 //!
 //! In: a value, and the text before it in its line. Out: its text, which a person can copy into the case.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 /// Columns of a line.
@@ -39,7 +41,7 @@ fn fit(text: &mut String, value: &Value, indent: usize) {
             text.push_str(&flat);
             continue;
         }
-        text.push_str(&format!("\n{:indent$} {name}", ""));
+        let _ = write!(text, "\n{:indent$} {name}", "");
         fit(text, part, indent + 1);
     }
     text.push_str(brackets[1]);
