@@ -11,16 +11,16 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    hold::{FREED, LED_AT_STOP, LOCK, ManagerLease, held, holder},
-    observe::{BETWEEN_LOOKS, SWITCH_HOLDER},
-    step::{SwitchSeen, SwitchStep},
+    hold::{FREED, FREEING, LED_AT_STOP, LOCK, ManagerLease, held, holder},
+    observe::{BETWEEN_LOOKS, SWITCH_HOLDER, led_at_renewal},
+    step::{MOST_LED, ManagerStanding, SwitchSeen, SwitchStep},
 };
 use crate::{
     fence::{
         ask::{NoAnswer, apply, ask, client, patch, read, text},
         policies::{API, BINDINGS, DRAIN, FINALIZER, Fence, POLICIES, RAISED, apply_path},
     },
-    preflight::facts::DEPLOYMENT,
+    preflight::facts::{DEPLOYMENT, MANAGER_LEASE},
 };
 
 /// Where the lock is created.
@@ -147,6 +147,9 @@ impl<'a> Switcher<'a> {
                 Ok(())
             }
             SwitchStep::LowerFence => {
+                if !is_held && seen.fence.is_up() && !self.frees(&seen.manager).await? {
+                    return Ok(());
+                }
                 // Nothing is denied without a binding, and a policy that is left shows that this has not ended.
                 for (_, plural) in [BINDINGS, POLICIES] {
                     for fence in self.fences {
@@ -179,6 +182,19 @@ impl<'a> Switcher<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the process that leads may still be freed: the look that found it, and the lock, may have taken long. Notes that it
+    /// is about to be.
+    async fn frees(&self, manager: &ManagerStanding) -> Result<bool, NoAnswer> {
+        let lease = read(&self.client, MANAGER_LEASE).await?.unwrap_or_default();
+        let is_same = manager.mark.starts_with(&format!("{} ", holder(&lease)));
+        let is_new = manager.led.is_none() || led_at_renewal(&lease).is_some_and(|led| led <= MOST_LED);
+        let frees = is_same && (is_new || manager.is_being_freed);
+        if frees {
+            self.annotate_lock(FREEING, &manager.mark).await?;
+        }
+        Ok(frees)
     }
 
     /// Notes something on the lock, which is ours.
@@ -306,6 +322,46 @@ mod tests {
             "actions": ["Deny"], "match": { "rules": [1], "except": null }, "fail": "Fail", "more": null,
         });
         assert_eq!(replacing(Some(&ours), Some(&there)), patch);
+    }
+
+    #[tokio::test]
+    async fn who_leads_is_asked_again_and_noted_before_the_first_binding_goes() {
+        let lease = |renewed: &str| {
+            let time = |seconds: &str| format!("2020-01-01T00:00:{seconds}Z");
+            let spec =
+                json!({ "holderIdentity": "b", "acquireTime": time("00"), "renewTime": time(renewed) });
+            json!({ "spec": spec })
+        };
+        // Who led in the look, when the process renewed last, whether it was being freed before, and what is written first.
+        let lock = "PATCH mooring-switch";
+        let cases = [
+            ("b", "03", false, Some(lock)),
+            ("b", "30", false, None),
+            ("b", "30", true, Some(lock)),
+            ("a", "03", false, None),
+        ];
+        for (led, renewed, is_being_freed, expected) in cases {
+            let written = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+            let (writes, lease) = (std::sync::Arc::clone(&written), lease(renewed));
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+                let body = if name == "kube-controller-manager" { lease.clone() } else { json!({}) };
+                if matches!(*request.method(), Method::PATCH | Method::DELETE) {
+                    writes.lock().unwrap().push(format!("{} {name}", request.method()));
+                }
+                let answer = Response::new(Body::from(body.to_string().into_bytes()));
+                async { Ok::<_, Infallible>(answer) }
+            });
+            let api = ApiServer::in_process(Client::new(service, "default"));
+            let fences = [&FENCES[0]];
+            let mut switcher = Switcher::new(&api, &fences).await.unwrap();
+            let mut seen = crate::switch::tests::ruled_by_mooring();
+            let manager = &mut seen.manager;
+            (manager.mark, manager.led) = (format!("{led} 7"), Some(Duration::ZERO));
+            manager.is_being_freed = is_being_freed;
+            switcher.take(&SwitchStep::LowerFence, &seen, &|_| {}).await.unwrap();
+            assert_eq!(written.lock().unwrap().first().map(String::as_str), expected, "{led} {renewed}");
+        }
     }
 
     #[tokio::test]
