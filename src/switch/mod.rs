@@ -109,6 +109,7 @@ pub async fn carry_out(
     }
     let mut observer = Observer::new(api, fences, Some(switcher.manager().clone()), (order.to, leave));
     let (mut nobody_rules, mut all_stand_still, mut misses) = (Pause::default(), Pause::default(), 0);
+    let mut is_told = false;
     // The last step, and since when it is the next.
     let mut last: Option<(SwitchStep, Instant)> = None;
     let end = loop {
@@ -138,6 +139,9 @@ pub async fn carry_out(
         if step == SwitchStep::AwaitRestart {
             // Each server may restart in its turn.
             misses = 0;
+        }
+        if seen.is_by_time && !std::mem::replace(&mut is_told, true) {
+            tell(words::NOT_PROVEN);
         }
         nobody_rules.note(is_without_ruler(order.to, &seen, &step), now);
         all_stand_still.note(!seen.manager.leads, now);

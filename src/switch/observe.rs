@@ -194,7 +194,8 @@ impl<'a> Observer<'a> {
         let holds = look.states.iter().all(denies);
         // A look at many volumes takes long.
         manager.led = manager.led.map(|led| led + now.elapsed());
-        Ok(SwitchSeen { fence, daemon, manager, unlisted, holds, servers, unneeded })
+        let is_by_time = self.fence.is_by_time;
+        Ok(SwitchSeen { fence, is_by_time, daemon, manager, unlisted, holds, servers, unneeded })
     }
 
     /// Whether KCM's lease was held for as long as it may be, whatever the looks show.
@@ -236,6 +237,8 @@ impl<'a> Observer<'a> {
 #[derive(Debug, Default)]
 pub(super) struct FenceView {
     is_back: bool,
+    /// Whether only time speaks for what the last look was taken to prove.
+    pub(super) is_by_time: bool,
     up: FenceProof,
     open: FenceProof,
 }
@@ -257,6 +260,7 @@ impl FenceView {
         let up = self.up.note(is_up, look, now);
         let open = self.open.note(is_down, look, now);
         let servers = if is_down { self.open.seen() } else { self.up.seen() };
+        self.is_by_time = [up, open].contains(&Proven::ByTime);
         let why = |is_it: fn(&FenceState) -> bool| {
             look.states.iter().find(|state| is_it(state)).map(|state| state.why().to_owned())
         };

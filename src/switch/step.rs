@@ -147,6 +147,8 @@ pub enum ManagerRestart {
 pub struct SwitchSeen {
     /// The fence.
     pub fence: FenceStanding,
+    /// Whether it is taken for proven although the servers could not be told apart and counted.
+    pub is_by_time: bool,
     /// mooring.
     pub daemon: DaemonStanding,
     /// KCM.
