@@ -229,6 +229,10 @@ impl Judge {
         if let Some(situation) = situation(before.as_ref(), after.as_ref()) {
             self.summary.seen(situation);
         }
+        if let ObjectRef::Node(name) = &told.object {
+            let [was, is] = [&*self.world, &alone(told)].map(|world| world.nodes.get(name));
+            self.past.node(was.as_deref(), is.as_deref(), wall(told));
+        }
         let found = acts(before.as_ref(), after.as_ref());
         for act in &found {
             self.past.act(&self.world, act, wall(told));
