@@ -105,7 +105,7 @@ pub async fn carry_out(
                 _ => Err(error),
             };
         }
-        taken => taken?,
+        taken => drop(taken?),
     }
     let mut observer = Observer::new(api, fences, Some(switcher.manager().clone()), (order.to, leave));
     let (mut nobody_rules, mut all_stand_still, mut misses) = (Pause::default(), Pause::default(), 0);
@@ -168,8 +168,13 @@ pub async fn carry_out(
             SwitchStep::Stop(why) => break SwitchEnd::Stopped(why.clone()),
             step => {
                 let taken = match switcher.lock(&tell).await {
-                    Ok(()) => switcher.take(step, &seen, &tell).await,
-                    error => error,
+                    Ok(true) => switcher.take(step, &seen, &tell).await,
+                    // Another run may have gone on meanwhile.
+                    Ok(false) => {
+                        last = None;
+                        continue;
+                    }
+                    Err(error) => Err(error),
                 };
                 match taken {
                     // Not again in this run: another volume could come between each time.
