@@ -126,7 +126,7 @@ fn users(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, Strin
 pub fn loop_users(pods: &Value, missing: Result<BTreeSet<&str>, String>) -> CheckResult {
     let manager = Manager::of_pods(pods);
     let todo = "start kube-controller-manager with --use-service-account-credentials, or switch its loops off by flags: \
-        docs/operating.md";
+        docs/operating.md (mooring has no fence for a user that all loops share)";
     if manager.shares_a_user() {
         let evidence = "kube-controller-manager runs without --use-service-account-credentials: all its loops are one user";
         return (Level::Stop, evidence.to_owned(), todo);

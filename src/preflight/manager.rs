@@ -10,7 +10,7 @@ use crate::fence::{
 };
 
 /// Flags that decide whether and how it can be switched.
-const TOLD: [&str; 4] =
+const TOLD_FLAGS: [&str; 4] =
     ["--controllers", "--use-service-account-credentials", "--leader-elect", "--kube-api-qps"];
 
 /// What its pods say, of all its replicas.
@@ -44,7 +44,8 @@ impl Manager {
             let words = pod.get("spec").map(words).unwrap_or_default();
             manager.pods += 1;
             let image = text(pod, "/spec/containers/0/image");
-            let told = words.iter().copied().filter(|word| TOLD.iter().any(|flag| word.starts_with(flag)));
+            let told =
+                words.iter().copied().filter(|word| TOLD_FLAGS.iter().any(|flag| word.starts_with(flag)));
             let told: Vec<&str> = [image].into_iter().chain(told).collect();
             manager.seen.push(format!("{} has {}", text(pod, "/spec/nodeName"), told.join(" ")));
             manager.own_users.push(is_on(&words, "--use-service-account-credentials", false));
