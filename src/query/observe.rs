@@ -1,6 +1,6 @@
 //! `mooring observe`, from its arguments to its summary.
 
-use std::{collections::BTreeSet, future::pending, time::Duration};
+use std::{collections::BTreeSet, fmt::Write as _, future::pending, time::Duration};
 
 use apiserver::connect::ApiServer;
 use tokio::time::timeout;
@@ -48,7 +48,8 @@ pub async fn run(args: &ObserveArgs) -> Result<Verdict, QueryStop> {
         }
     };
     let order = ObserveOrder { config, rehearses: args.dry_run_writes, audit_log: args.audit_log.clone() };
-    let (summary, ended) = observe(order, &api, Threads::Apart, stop, show).await.map_err(stopped)?;
+    let (summary, ended) =
+        observe(order, &api, Threads::Apart, stop, show).await.map_err(|cause| stopped(&cause))?;
     print(&form(&summary, args.view.output, || {
         let text = summary.text();
         let (verdict, rest) = text.split_once('\n').unwrap_or_default();
@@ -57,8 +58,8 @@ pub async fn run(args: &ObserveArgs) -> Result<Verdict, QueryStop> {
     end(summary.exit(), ended)
 }
 
-fn stopped(cause: ObserveStop) -> QueryStop {
-    let code = match &cause {
+fn stopped(cause: &ObserveStop) -> QueryStop {
+    let code = match cause {
         ObserveStop::Forbidden(..) => Verdict::Forbidden.exit_code(),
         ObserveStop::Failed(_) => UNREACHABLE,
     };
@@ -67,7 +68,7 @@ fn stopped(cause: ObserveStop) -> QueryStop {
 
 /// What has been told as unsafe counts more than that there was an end to watching.
 fn end(verdict: Verdict, ended: Result<(), ObserveStop>) -> Result<Verdict, QueryStop> {
-    let stop = ended.err().map(stopped);
+    let stop = ended.err().map(|cause| stopped(&cause));
     match stop {
         Some(QueryStop(_, why)) if verdict == Verdict::Blocked => Err(QueryStop(verdict.exit_code(), why)),
         Some(stop) => Err(stop),
@@ -105,10 +106,10 @@ fn told_of(recordings: &[Played]) -> (Verdict, String) {
     for Played { name, expected, told } in recordings {
         let list = |words: &BTreeSet<String>| words.iter().cloned().collect::<Vec<_>>().join(", ");
         if told == expected {
-            text += &format!("told    {name}\n");
+            let _ = writeln!(text, "told    {name}");
         } else {
             verdict = Verdict::Blocked;
-            text += &format!("MISSED  {name}: expected [{}], told [{}]\n", list(expected), list(told));
+            let _ = writeln!(text, "MISSED  {name}: expected [{}], told [{}]", list(expected), list(told));
         }
     }
     (verdict, text)
@@ -155,7 +156,9 @@ mod tests {
         assert!(laws.len() > 13, "{laws:?}");
         for law in &laws {
             let mut without = recordings.clone();
-            without.iter_mut().for_each(|played| played.told.retain(|told| told != law));
+            for played in &mut without {
+                played.told.retain(|told| told != law);
+            }
             let (verdict, text) = told_of(&without);
             assert_eq!(verdict.exit_code(), 2, "{law}");
             assert!(text.contains(&format!("expected [{law}], told []")), "{text}");

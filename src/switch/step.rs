@@ -102,6 +102,7 @@ impl DaemonStanding {
 }
 
 /// KCM, as its lease shows it.
+#[expect(clippy::struct_excessive_bools, reason = "each is seen by itself")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagerStanding {
     /// Whether a process of KCM holds the lease.
