@@ -13,6 +13,7 @@ use std::{
 
 use apiserver::{
     call::CallError,
+    call::Request,
     ids::{AttachmentName, NodeName, PodKey, VolumeName},
     kinds::ObjectRef,
     tables::Objects,
@@ -64,8 +65,8 @@ pub struct Outlook {
     pub unresolved: BTreeMap<(PodKey, String), WhyUnresolved>,
     /// VolumeAttachments that are not ours: the volume, if that is known, and the node.
     pub foreign: BTreeMap<AttachmentName, (Option<VolumeId>, NodeName)>,
-    /// Nodes whose list `status.volumesAttached` would be written next.
-    pub node_writes: BTreeSet<NodeName>,
+    /// The patch of each node whose list `status.volumesAttached` would be written next.
+    pub node_writes: BTreeMap<NodeName, Request>,
 }
 
 /// Asks the controller. An object that is in no table is answered to be gone only if `is_absent` says so: what was not
@@ -124,8 +125,8 @@ fn settle(
                 Call::Attachment(volume, node, write) => {
                     outlook.node_volume(volume, node).write = Some(write.kind());
                 }
-                Call::PatchNode(node, ..) => {
-                    outlook.node_writes.insert(node.clone());
+                Call::PatchNode(node, _, request) => {
+                    outlook.node_writes.insert(node.clone(), request.clone());
                     // A node whose write is left without an answer keeps no other from being looked at.
                     controller.dispatcher.give_up(&call, sent);
                 }

@@ -31,11 +31,13 @@ pub struct Place<R> {
     pub reason: Option<Arc<R>>,
     /// The write about it that would come next.
     pub write: Option<WriteKind>,
+    /// What that is a write of.
+    pub target: Option<ObjectRef>,
 }
 
 impl<R> Default for Place<R> {
     fn default() -> Self {
-        Self { reason: None, write: None }
+        Self { reason: None, write: None, target: None }
     }
 }
 
@@ -71,7 +73,7 @@ pub fn dry_run(
         let mut goes_on = plan.wake_at.is_some_and(|at| at <= now);
         for op in plan.calls {
             if let Some(write) = op.call.write_kind() {
-                writes.insert(op.subject.clone(), write);
+                writes.insert(op.subject.clone(), (write, op.call.target().cloned()));
             }
             if let Some(result) = read(objects, &op, &mut asked, is_absent) {
                 planner.answered(op, result, now, 0.0);
@@ -89,15 +91,15 @@ pub fn dry_run(
     let unsettled = planner.recorder.unsettled(None, usize::MAX);
     let targets: BTreeSet<Target> = unsettled.into_iter().chain(writes.keys().cloned()).collect();
     for target in targets.into_iter().filter(|target| only.is_none_or(|only| only == target)) {
-        let write = writes.remove(&target);
+        let (write, of) = writes.remove(&target).map_or((None, None), |(write, of)| (Some(write), of));
         match target {
             Target::Claim(key) => {
                 let reason = planner.recorder.claim(&key).cloned();
-                outlook.claims.insert(key, Place { reason, write });
+                outlook.claims.insert(key, Place { reason, write, target: of });
             }
             Target::Volume(name) => {
                 let reason = planner.recorder.volume(&name).cloned();
-                outlook.volumes.insert(name, Place { reason, write });
+                outlook.volumes.insert(name, Place { reason, write, target: of });
             }
         }
     }

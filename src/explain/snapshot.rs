@@ -44,6 +44,8 @@ pub struct Unseen {
 pub const LEASES: &str = "leases";
 /// The policies of the fence, as a read of them is named.
 pub const FENCE: &str = "policies of the fence";
+/// Their bindings, likewise.
+pub const FENCE_BINDINGS: &str = "bindings of the fence";
 /// The Deployment of mooring, likewise.
 pub const DEPLOYED: &str = "deployments of mooring";
 /// All pods of the one node or namespace that was asked about, for [`Snapshot::note_read`].

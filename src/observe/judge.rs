@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::{
     acts::{Shape, acts},
-    agreement::agrees,
+    agreement::{Agreement, agrees},
     audit::Authors,
     laws::{self, Judged},
     mutation::{Mutation, MutationKind},
@@ -229,6 +229,10 @@ impl Judge {
         if let Some(situation) = situation(before.as_ref(), after.as_ref()) {
             self.summary.seen(situation);
         }
+        if let ObjectRef::Node(name) = &told.object {
+            let [was, is] = [&*self.world, &alone(told)].map(|world| world.nodes.get(name));
+            self.past.node(was.as_deref(), is.as_deref(), wall(told));
+        }
         let found = acts(before.as_ref(), after.as_ref());
         for act in &found {
             self.past.act(&self.world, act, wall(told));
@@ -280,25 +284,33 @@ impl Judge {
         match self.pairing.act(act, made.revision, told) {
             Some((first, volume)) => {
                 self.summary.paired(kind, first);
-                if let (Some(ours), Some(theirs)) = (volume, &act.volume)
-                    && !is_of_equal_rank(&self.world, &ours, theirs)
-                {
-                    let message =
-                        format!("the ruler {act} with pv/{theirs}; mooring would have chosen pv/{ours}");
-                    self.differs(DifferenceKind::OtherVolume, None, Some(made), message);
+                if let Some(ours) = volume {
+                    self.chosen(act, &ours, made);
                 }
             }
             None if judged.breach.is_some() || judged.named.is_some() => {
                 self.summary.paired(kind, First::NotJudged);
             }
             None => match agrees(&self.world, act, &self.running, wall) {
-                Some(true) => self.summary.paired(kind, First::Ruler),
-                Some(false) if !is_of_another(&self.world, act) => {
+                Some(Agreement::Same) => self.summary.paired(kind, First::Ruler),
+                Some(Agreement::OtherVolume(ours)) => {
+                    self.summary.paired(kind, First::Ruler);
+                    self.chosen(act, &ours, made);
+                }
+                Some(Agreement::No) if !is_of_another(&self.world, act) => {
                     let message = format!("the ruler {act}; mooring would not have");
                     self.differs(DifferenceKind::Unexplained, None, Some(made), message);
                 }
-                Some(false) | None => self.summary.paired(kind, First::NotJudged),
+                Some(Agreement::No) | None => self.summary.paired(kind, First::NotJudged),
             },
+        }
+    }
+
+    /// The ruler has chosen a volume; mooring would have chosen this one.
+    fn chosen(&mut self, act: &Mutation, ours: &VolumeName, made: &Made) {
+        if let Some(theirs) = act.volume.as_ref().filter(|it| !is_of_equal_rank(&self.world, ours, it)) {
+            let message = format!("the ruler {act} with pv/{theirs}; mooring would have chosen pv/{ours}");
+            self.differs(DifferenceKind::OtherVolume, None, Some(made), message);
         }
     }
 

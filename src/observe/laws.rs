@@ -32,7 +32,8 @@ use crate::{
 
 /// All laws that acts are held against, by their numbers in docs/spec/safety.md.
 #[cfg(test)]
-pub const LAWS: [&str; 12] = ["S1", "S2", "S3", "S4", "S19", "S21", "S23", "S24", "S27", "S33", "S45", "S49"];
+pub const LAWS: [&str; 13] =
+    ["S1", "S2", "S3", "S4", "S19", "S21", "S23", "S24", "S27", "S33", "S43", "S45", "S49"];
 
 /// A law that was broken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -126,14 +127,19 @@ fn second_attachment(world: &Objects, made: &VolumeAttachment) -> Option<String>
 fn detach((world, past): (&Objects, &Earlier), was: &VolumeAttachment, now: Timestamp) -> Judged {
     let name = &was.spec.node_name;
     let Some(node) = world.nodes.get(name) else {
-        return Judged { named: Some(Situation::DetachedFromGoneNode), ..Judged::by("S4", None) };
+        // For how long it has been gone is not known, so this is held against nothing.
+        return Judged { named: Some(Situation::DetachedFromGoneNode), ..Judged::default() };
     };
     let Some(id) = source_of(world, was).map(|volume| volume.id) else { return Judged::default() };
     let is_listed = node.lists(id.as_str()).then(|| {
         format!("the attachment of {id} is deleted while status.volumesAttached of node/{name} lists it")
     });
     if !node.uses(id.as_str()) {
-        return Judged::by("S3", None).and("S2", is_listed);
+        let is_doubtful = past.used_by_former(name, id.as_str(), now) && !node.is_out_of_service();
+        let mounted = is_doubtful.then(|| {
+            format!("{id} is detached from node/{name}, which was made anew less than a minute ago and used it before")
+        });
+        return Judged::by("S3", None).and("S2", is_listed).and("S43", mounted);
     }
     if past.was_idle(name, id.as_str()) {
         let judged = Judged::by("S3", None).and("S2", is_listed);
@@ -257,5 +263,24 @@ fn unprotect(world: &Objects, was: &Shape) -> Judged {
             Judged::by("S49", told)
         }
         Shape::Attachment(_) | Shape::Node(_) => Judged::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_detach_from_a_node_that_is_gone_is_named_and_held_against_no_law() {
+        let attachment = from_value(json!({
+            "metadata": { "name": "a", "uid": "a", "resourceVersion": "1" },
+            "spec": { "attacher": "d", "nodeName": "n1", "source": { "persistentVolumeName": "v1" } },
+        }));
+        let world = (&Objects::default(), &Earlier::default());
+        let judged = detach(world, &attachment.unwrap(), Timestamp::UNIX_EPOCH);
+        let named = Some(Situation::DetachedFromGoneNode);
+        assert_eq!(judged, Judged { named, ..Judged::default() });
     }
 }

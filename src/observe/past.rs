@@ -1,11 +1,18 @@
 //! What the laws need to know of the time before an act, which the world right before it does not show. Pure.
 //!
 //! In: acts and ends of pods, in the order of revisions. Out: which volumes were idle when they came off the list of their
-//! node, and since when no pod needs a volume on a node.
+//! node, since when no pod needs a volume on a node, and what the Node before one that was made anew reported in use.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use apiserver::{ids::NodeName, kinds::Pod, tables::Objects};
+use apiserver::{
+    ids::NodeName,
+    kinds::{Narrow as _, Node, Pod},
+    tables::Objects,
+};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
@@ -16,6 +23,9 @@ use super::{
 /// How long a volume must not have been needed on a node before it is taken off by force; a little less, as watches are late.
 const FORCE_AFTER: Duration = Duration::from_secs(6 * 60 - 15);
 
+/// For how long the empty report of a Node that was made anew says nothing: its kubelet has to fill it first.
+const REPORTS_AFTER: Duration = Duration::from_mins(1);
+
 /// A volume on a node.
 type OnNode = (NodeName, String);
 
@@ -24,6 +34,8 @@ type OnNode = (NodeName, String);
 pub(super) struct Earlier {
     idle: BTreeMap<OnNode, Timestamp>,
     unneeded: BTreeMap<OnNode, Timestamp>,
+    /// What the last Node of a name reported in use, and when it went or the next one came.
+    former: BTreeMap<NodeName, (BTreeSet<String>, Timestamp)>,
 }
 
 impl Earlier {
@@ -42,6 +54,32 @@ impl Earlier {
             }
             _ => {}
         }
+    }
+
+    /// A Node becomes this, or goes, or comes. What a kubelet reports itself is no longer of the Node before.
+    pub(super) fn node(&mut self, was: Option<&Node>, is: Option<&Node>, now: Timestamp) {
+        let uid = |node: Option<&Node>| node.map(|node| node.metadata.uid.clone());
+        if let Some(was) = was.filter(|_| uid(was) != uid(is)) {
+            self.former.retain(|_, (_, since)| is_recent(*since, now));
+            let used = was.status.volumes_in_use.iter().map(ToString::to_string).collect();
+            self.former.insert(was.key(), (used, now));
+        }
+        let Some((node, (used, since))) = is.and_then(|is| Some((is, self.former.get_mut(&is.key())?)))
+        else {
+            return;
+        };
+        if was.is_none() {
+            *since = now;
+        }
+        used.retain(|id| !node.uses(id));
+    }
+
+    /// Whether the Node before this one reported a volume in use, and this one had no time to report for itself.
+    pub(super) fn used_by_former(&self, node: &NodeName, id: &str, now: Timestamp) -> bool {
+        self.former.get(node).is_some_and(|(used, since)| {
+            let age = Duration::try_from(now.duration_since(*since)).unwrap_or_default();
+            used.contains(id) && age < REPORTS_AFTER
+        })
     }
 
     /// A pod becomes this in this world, or goes.

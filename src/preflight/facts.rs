@@ -68,8 +68,10 @@ pub enum PreflightTopic {
     Deployment,
     /// Rights that the daemon does not have.
     MissingRights,
-    /// Pods that no fence holds up: those of recyclers, and those with a FlexVolume of their own.
+    /// Pods of recyclers, and those with a volume of their own of a source that mooring does not attach.
     Pods,
+    /// CSIDrivers.
+    Drivers,
     /// PersistentVolumes.
     Volumes,
     /// VolumeAttachments.
@@ -77,13 +79,14 @@ pub enum PreflightTopic {
 }
 
 /// What is read with one GET.
-const SINGLE_READS: [(PreflightTopic, &str); 6] = [
+const SINGLE_READS: [(PreflightTopic, &str); 7] = [
     (PreflightTopic::Version, "/version"),
     (PreflightTopic::Policies, "/apis/admissionregistration.k8s.io/v1"),
     (PreflightTopic::Accounts, ACCOUNTS),
     (PreflightTopic::Managers, MANAGERS),
     (PreflightTopic::Lease, MANAGER_LEASE),
     (PreflightTopic::Deployment, DEPLOYMENT),
+    (PreflightTopic::Drivers, "/apis/storage.k8s.io/v1/csidrivers"),
 ];
 
 /// What is read page by page, and which of it is kept.
@@ -91,7 +94,7 @@ type PagedRead = (PreflightTopic, &'static str, fn(&Value) -> bool);
 const PAGED_READS: [PagedRead; 3] = [
     (PreflightTopic::Volumes, "/api/v1/persistentvolumes", |_| true),
     (PreflightTopic::Attachments, "/apis/storage.k8s.io/v1/volumeattachments", |_| true),
-    (PreflightTopic::Pods, "/api/v1/pods", |pod| is_recycler(pod) || has_flex_volume(pod)),
+    (PreflightTopic::Pods, "/api/v1/pods", |pod| is_recycler(pod) || foreign_source(pod).is_some()),
 ];
 
 /// The answers: null is "there is none".
@@ -174,10 +177,29 @@ pub fn is_recycler(pod: &Value) -> bool {
     text(pod, "/metadata/name").starts_with("recycler-for-")
 }
 
-/// Whether it names a FlexVolume without a PersistentVolume.
-pub fn has_flex_volume(pod: &Value) -> bool {
-    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array);
-    volumes.into_iter().flatten().any(|volume| volume.get("flexVolume").is_some())
+/// KCM attaches it without any API.
+pub const FLEX_VOLUME: &str = "flexVolume";
+/// Sources that mooring does not attach: a FlexVolume, and those whose plugins Kubernetes no longer has. All others it attaches,
+/// translates to CSI as KCM does, or they need no attaching.
+const FOREIGN_SOURCES: [&str; 9] = [
+    FLEX_VOLUME,
+    "cephfs",
+    "flocker",
+    "glusterfs",
+    "photonPersistentDisk",
+    "quobyte",
+    "rbd",
+    "scaleIO",
+    "storageos",
+];
+
+/// Such a source of a PersistentVolume, or of a volume that a pod names without one.
+pub fn foreign_source(object: &Value) -> Option<&'static str> {
+    let volumes = object.pointer("/spec/volumes").and_then(Value::as_array);
+    let has = |source: &str| {
+        volumes.into_iter().flatten().chain(object.get("spec")).any(|volume| volume.get(source).is_some())
+    };
+    FOREIGN_SOURCES.into_iter().find(|source| has(source))
 }
 
 /// Programs of which KCM is a part: what exits with it is the API server, too.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Level, Line,
-    facts::{PreflightFacts, PreflightTopic, has_flex_volume, is_recycler, sharing},
+    facts::{FLEX_VOLUME, PreflightFacts, PreflightTopic, foreign_source, is_recycler, sharing},
     manager::Manager,
 };
 use crate::{
@@ -27,21 +27,18 @@ const SILENT: SignedDuration = SignedDuration::from_mins(2);
 const STUCK: SignedDuration = SignedDuration::from_mins(6);
 /// As many names as fit on a line.
 const NAMES_TOLD: usize = 5;
-/// Sources whose plugins Kubernetes no longer has. Those of all others mooring attaches, translates to CSI as KCM does, or need no
-/// attaching.
-const UNKNOWN_SOURCES: [&str; 8] =
-    ["cephfs", "flocker", "glusterfs", "photonPersistentDisk", "quobyte", "rbd", "scaleIO", "storageos"];
 /// What is to be done where KCM's arguments are not to be seen.
 const ASK_THE_PROVIDER: &str = "find out whether the provider runs it with --use-service-account-credentials";
-/// The audit rule that leaves KCM's denied writes out.
-const AUDIT_RULE: &str = "an audit rule with level None for the users of deploy/fence leaves them out";
+/// What is to be done with the audit rule.
+const AUDIT_RULE: &str =
+    "to leave these entries out, put the rule first in the audit policy: docs/adopting.md#the-fence";
 
 type Check = fn(&PreflightFacts, &[&Fence]) -> Result<CheckResult, String>;
 /// How it stands, the evidence, and what to do.
 pub type CheckResult = (Level, String, &'static str);
 
 /// Each check, in the order in which they are printed.
-const CHECKS: [(&str, Check); 15] = [
+const CHECKS: [(&str, Check); 18] = [
     ("version", version),
     ("policies", policies),
     ("users", users),
@@ -57,7 +54,10 @@ const CHECKS: [(&str, Check); 15] = [
     ("recyclers", recyclers),
     ("flexvolume", flex_volume),
     ("sources", sources),
-    ("attachments", attachments),
+    ("drivers", drivers),
+    ("attachments", attached_twice),
+    ("detaches", stuck),
+    ("attachers", silent),
     ("cost", cost),
 ];
 
@@ -126,7 +126,7 @@ fn users(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, Strin
 pub fn loop_users(pods: &Value, missing: Result<BTreeSet<&str>, String>) -> CheckResult {
     let manager = Manager::of_pods(pods);
     let todo = "start kube-controller-manager with --use-service-account-credentials, or switch its loops off by flags: \
-        docs/operating.md";
+        docs/operating.md (mooring has no fence for a user that all loops share)";
     if manager.shares_a_user() {
         let evidence = "kube-controller-manager runs without --use-service-account-credentials: all its loops are one user";
         return (Level::Stop, evidence.to_owned(), todo);
@@ -161,7 +161,11 @@ fn arguments(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, S
         let evidence = "no pod of kube-controller-manager is to be seen";
         return Ok((Level::Warn, evidence.to_owned(), ASK_THE_PROVIDER));
     }
-    let evidence = format!("{} pods of kube-controller-manager", manager.pods);
+    let evidence = format!("{} pods of kube-controller-manager: {}", manager.pods, manager.seen.join("; "));
+    if manager.differs() {
+        let todo = "start them alike: which of them leads is chance";
+        return Ok((Level::Warn, evidence, todo));
+    }
     if are_off(facts, fences) {
         let todo = "no fence is needed: its loops are switched off by flags";
         return Ok((Level::Ok, format!("{evidence}, with its loops off"), todo));
@@ -261,16 +265,15 @@ fn rights(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     ))
 }
 
-/// The names of pods of a kind that are not over.
-fn running(facts: &PreflightFacts, is_meant: fn(&Value) -> bool) -> Result<BTreeSet<&str>, &str> {
-    let is_over = |pod: &Value| matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
-    let pods = facts.items(PreflightTopic::Pods)?;
-    Ok(pods.filter(|pod| is_meant(pod) && !is_over(pod)).map(name).collect())
+/// The pods that are not over.
+fn running(facts: &PreflightFacts) -> Result<impl Iterator<Item = &Value>, &str> {
+    let is_over = |pod: &&Value| matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
+    Ok(facts.items(PreflightTopic::Pods)?.filter(move |pod| !is_over(pod)))
 }
 
 /// A pod of KCM's recycler goes on wiping whatever is fenced off.
 fn recyclers(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
-    let running = running(facts, is_recycler)?;
+    let running: BTreeSet<&str> = running(facts)?.filter(|pod| is_recycler(pod)).map(name).collect();
     if running.is_empty() {
         return Ok(fine("no recycler pod runs"));
     }
@@ -278,77 +281,114 @@ fn recyclers(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String
     Ok((Level::Stop, format!("recycler pods run: {}", some(&running)), todo))
 }
 
-fn flex_volume(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
-    let uses = |volume: &&Value| volume.pointer("/spec/flexVolume").is_some();
-    let mut found: BTreeSet<&str> = facts.items(PreflightTopic::Volumes)?.filter(uses).map(name).collect();
-    let pods = running(facts, has_flex_volume);
-    found.extend(pods.iter().flatten());
-    if found.is_empty() {
-        return pods.map(|_| fine("no PersistentVolume and no pod has a FlexVolume")).map_err(str::to_owned);
+/// The objects with a source that mooring does not attach, by source: PersistentVolumes, and pods without one.
+fn by_source(facts: &PreflightFacts) -> Result<BTreeMap<&'static str, BTreeSet<&str>>, &str> {
+    let mut found: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let volumes = facts.items(PreflightTopic::Volumes)?;
+    for object in volumes.chain(running(facts)?) {
+        if let Some(source) = foreign_source(object) {
+            found.entry(source).or_default().insert(name(object));
+        }
     }
+    Ok(found)
+}
+
+fn flex_volume(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
+    let Some(found) = by_source(facts)?.remove(FLEX_VOLUME) else {
+        return Ok(fine("no PersistentVolume and no pod has a FlexVolume"));
+    };
     let todo =
         "keep kube-controller-manager: it attaches these without the API server, so no fence holds it up";
     Ok((Level::Stop, format!("FlexVolume: {}", some(&found)), todo))
 }
 
 fn sources(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
-    let volumes: Vec<&Value> = facts.items(PreflightTopic::Volumes)?.collect();
-    let count = |source| volumes.iter().filter(|it| it.pointer(&format!("/spec/{source}")).is_some()).count();
-    let counts = UNKNOWN_SOURCES.iter().map(|source| (source, count(source)));
-    let told = counts.filter(|(_, count)| *count > 0).map(|(source, count)| format!("{count} of {source}"));
-    let told: Vec<String> = told.collect();
-    if told.is_empty() {
-        return Ok(fine("mooring knows the source of each PersistentVolume"));
+    let mut found = by_source(facts)?;
+    found.remove(FLEX_VOLUME);
+    if found.is_empty() {
+        return Ok(fine("mooring knows the source of each PersistentVolume and of each volume of a pod"));
     }
+    let told: Vec<String> =
+        found.iter().map(|(source, names)| format!("{source}: {}", some(names))).collect();
     let todo = "mooring binds these and attaches none: make sure that they need no attaching";
-    Ok((Level::Warn, told.join(", "), todo))
+    Ok((Level::Warn, told.join("; "), todo))
 }
 
-fn attachments(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
+fn drivers(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
+    let known: BTreeSet<&str> = facts.items(PreflightTopic::Drivers)?.map(name).collect();
+    let used = facts.items(PreflightTopic::Volumes)?.map(|volume| text(volume, "/spec/csi/driver"));
+    let missing: BTreeSet<&str> =
+        used.filter(|driver| !driver.is_empty() && !known.contains(driver)).collect();
+    if missing.is_empty() {
+        return Ok(fine("the driver of each PersistentVolume has a CSIDriver"));
+    }
+    let todo = "see that they are installed: without it their volumes are attached, also of drivers that need no attaching";
+    Ok((Level::Warn, format!("no CSIDriver of {}", some(&missing)), todo))
+}
+
+fn attached_twice(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let is_exclusive = |volume: &&Value| volume.get("spec").and_then(sharing) == Some(Sharing::Exclusive);
     let exclusive = facts.items(PreflightTopic::Volumes)?.filter(is_exclusive).map(name);
     let exclusive: BTreeSet<&str> = exclusive.collect();
-    let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
-    let (mut stuck, mut silent) = (BTreeSet::new(), BTreeSet::new());
+    let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
     for attachment in facts.items(PreflightTopic::Attachments)? {
-        *nodes.entry(text(attachment, "/spec/source/persistentVolumeName")).or_default() += 1;
-        let age = |at: &str| {
-            let time: Option<Timestamp> = text(attachment, at).parse().ok();
-            time.map(|time| facts.now.duration_since(time)).unwrap_or_default()
-        };
-        let is_attached = attachment.pointer("/status/attached") == Some(&json!(true));
-        if age("/metadata/deletionTimestamp") > STUCK {
-            stuck.insert(name(attachment));
-        } else if !is_attached && age("/metadata/creationTimestamp") > SILENT {
-            silent.insert(text(attachment, "/spec/attacher"));
+        let volume = text(attachment, "/spec/source/persistentVolumeName");
+        if exclusive.contains(volume) && !seen.insert(volume) {
+            twice.insert(volume);
         }
     }
-    let twice: BTreeSet<&str> = nodes
-        .iter()
-        .filter(|(volume, count)| **count > 1 && exclusive.contains(*volume))
-        .map(|(volume, _)| *volume)
-        .collect();
-    if !twice.is_empty() {
-        let evidence = format!("exclusive volumes with attachments on two nodes: {}", some(&twice));
-        return Ok((Level::Stop, evidence, "see who uses each: mooring explain pv/NAME"));
+    if twice.is_empty() {
+        return Ok(fine("no exclusive volume has attachments on two nodes"));
     }
-    if !stuck.is_empty() {
-        let evidence = format!("being detached for more than six minutes: {}", some(&stuck));
-        return Ok((Level::Warn, evidence, "see why: mooring doctor"));
+    let evidence = format!("exclusive volumes with attachments on two nodes: {}", some(&twice));
+    Ok((Level::Stop, evidence, "see who uses each: mooring explain pv/NAME"))
+}
+
+/// How long ago a time in an attachment is.
+fn age(facts: &PreflightFacts, attachment: &Value, at: &str) -> SignedDuration {
+    let time: Option<Timestamp> = text(attachment, at).parse().ok();
+    time.map(|time| facts.now.duration_since(time)).unwrap_or_default()
+}
+
+fn stuck(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
+    let is_stuck = |it: &&Value| age(facts, it, "/metadata/deletionTimestamp") > STUCK;
+    let stuck: BTreeSet<&str> =
+        facts.items(PreflightTopic::Attachments)?.filter(is_stuck).map(name).collect();
+    if stuck.is_empty() {
+        let count = facts.items(PreflightTopic::Attachments)?.count();
+        return Ok(fine(format!("{count} VolumeAttachments, none stuck")));
     }
-    if !silent.is_empty() {
-        let evidence = format!("drivers that have not attached for two minutes: {}", some(&silent));
-        return Ok((Level::Warn, evidence, "see why: mooring doctor"));
+    let evidence = format!("being detached for more than six minutes: {}", some(&stuck));
+    Ok((Level::Warn, evidence, "see why: mooring doctor"))
+}
+
+fn silent(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
+    let is_attached = |it: &Value| it.pointer("/status/attached") == Some(&json!(true));
+    let waits = |it: &&Value| {
+        let is_old = age(facts, it, "/metadata/creationTimestamp") > SILENT;
+        is_old && !is_attached(it) && text(it, "/metadata/deletionTimestamp").is_empty()
+    };
+    let waiting = facts.items(PreflightTopic::Attachments)?.filter(waits);
+    let silent: BTreeSet<&str> = waiting.map(|it| text(it, "/spec/attacher")).collect();
+    if silent.is_empty() {
+        return Ok(fine("no driver has kept an attachment waiting for two minutes"));
     }
-    Ok(fine(format!("{} VolumeAttachments, none stuck", facts.items(PreflightTopic::Attachments)?.count())))
+    let evidence = format!("drivers that have not attached for two minutes: {}", some(&silent));
+    Ok((Level::Warn, evidence, "see why: mooring doctor"))
 }
 
 /// KCM goes on trying.
 fn cost(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, String> {
-    let qps = Manager::of(facts)?.qps;
-    let each = format!(
-        "kube-controller-manager's denied writes are at most {qps} a second for each of {} loops",
+    let manager = Manager::of(facts)?;
+    let users: Vec<String> = fences.iter().map(|fence| fence.user()).collect();
+    let rule = json!({ "level": "None", "users": users, "verbs": ["create", "update", "patch", "delete"] });
+    let (level, most) = match manager.pods {
+        0 => (Level::Warn, "unknown: 20 a second by default, 150 on OpenShift,".to_owned()),
+        _ => (Level::Ok, format!("at most {} a second", manager.qps)),
+    };
+    let evidence = format!(
+        "kube-controller-manager's denied writes are {most} for each of {} loops, as many audit entries; audit rule: - {rule}",
         fences.len()
     );
-    Ok((Level::Ok, format!("{each}, as many audit entries"), AUDIT_RULE))
+    Ok((level, evidence, AUDIT_RULE))
 }

@@ -5,14 +5,21 @@ use serde_json::Value;
 use super::facts::{PreflightFacts, PreflightTopic, items};
 use crate::fence::{
     arguments::{controllers, is_on, value, words},
+    ask::text,
     controllers::runs_in_kcm,
 };
+
+/// Flags that decide whether and how it can be switched.
+const TOLD_FLAGS: [&str; 4] =
+    ["--controllers", "--use-service-account-credentials", "--leader-elect", "--kube-api-qps"];
 
 /// What its pods say, of all its replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manager {
     /// How many pods there are.
     pub pods: usize,
+    /// Of each pod: its node, image, and arguments that matter here.
+    pub seen: Vec<String>,
     /// Values of `--use-service-account-credentials`, of each pod.
     pub own_users: Vec<bool>,
     /// Values of `--controllers`.
@@ -36,6 +43,11 @@ impl Manager {
         for pod in items(list) {
             let words = pod.get("spec").map(words).unwrap_or_default();
             manager.pods += 1;
+            let image = text(pod, "/spec/containers/0/image");
+            let told =
+                words.iter().copied().filter(|word| TOLD_FLAGS.iter().any(|flag| word.starts_with(flag)));
+            let told: Vec<&str> = [image].into_iter().chain(told).collect();
+            manager.seen.push(format!("{} has {}", text(pod, "/spec/nodeName"), told.join(" ")));
             manager.own_users.push(is_on(&words, "--use-service-account-credentials", false));
             manager.controllers.push(controllers(&words));
             let qps = value(&words, "--kube-api-qps").and_then(|qps| qps.parse::<f64>().ok());
@@ -44,6 +56,13 @@ impl Manager {
             manager.qps = manager.qps.max(qps);
         }
         manager
+    }
+
+    /// Whether its replicas were seen to run with other images or arguments than each other.
+    pub fn differs(&self) -> bool {
+        let mut each = self.seen.iter().filter_map(|seen| seen.split_once(" has "));
+        let first = each.next();
+        each.any(|(_, seen)| first.is_some_and(|(_, first)| first != seen))
     }
 
     /// Whether a replica was seen to write with all its loops as one user, so that no fence tells them apart.

@@ -1,11 +1,11 @@
 //! `mooring observe`, from its arguments to its summary.
 
-use std::{collections::BTreeSet, future::pending, time::Duration};
+use std::{collections::BTreeSet, fmt::Write as _, future::pending, time::Duration};
 
 use apiserver::connect::ApiServer;
 use tokio::time::timeout;
 
-use super::output::{QueryStop, UNREACHABLE, USAGE, form, print};
+use super::output::{QueryStop, UNREACHABLE, USAGE, form, print, style};
 use crate::{
     app::Termination,
     cli::{
@@ -13,11 +13,11 @@ use crate::{
         query::{OutputForm, observe::ObserveArgs},
     },
     config::Config,
-    explain::report::Verdict,
+    explain::{report::Verdict, sheet::text::painted},
     observe::{
         ObserveOrder, ObserveStop, observe,
         self_test::{Played, self_test},
-        summary::Difference,
+        summary::{Difference, DifferenceKind},
     },
     supervise::Threads,
     telemetry,
@@ -34,6 +34,7 @@ pub async fn run(args: &ObserveArgs) -> Result<Verdict, QueryStop> {
     let config = config(args).map_err(|line| QueryStop(USAGE, line))?;
     let logging = telemetry::init(&config.log);
     logging.map_err(|error| QueryStop(USAGE, error.to_string()))?;
+    let color = style(&args.view).color;
     let is_text = matches!(args.view.output, OutputForm::Text | OutputForm::Wide);
     let api = ApiServer::choose(&args.view.connection.choice).await?;
     let (duration, stop) = (args.duration, stop(args.duration));
@@ -43,33 +44,75 @@ pub async fn run(args: &ObserveArgs) -> Result<Verdict, QueryStop> {
     }
     let show = |difference: &Difference| {
         if is_text {
-            print(&(difference.line() + "\n"));
+            print(&(shown(&difference.line(), of_kind(difference.kind), color) + "\n"));
         }
     };
     let order = ObserveOrder { config, rehearses: args.dry_run_writes, audit_log: args.audit_log.clone() };
-    let stopped = |cause: ObserveStop| match &cause {
-        ObserveStop::Forbidden(..) => QueryStop(Verdict::Forbidden.exit_code(), cause.to_string()),
-        ObserveStop::Failed(_) => QueryStop(UNREACHABLE, cause.to_string()),
+    let (summary, ended) =
+        observe(order, &api, Threads::Apart, stop, show).await.map_err(|cause| stopped(&cause))?;
+    print(&form(&summary, args.view.output, || {
+        let text = summary.text();
+        let (verdict, rest) = text.split_once('\n').unwrap_or_default();
+        format!("\n{}\n{rest}", shown(verdict, summary.exit(), color))
+    })?);
+    end(summary.exit(), ended)
+}
+
+fn stopped(cause: &ObserveStop) -> QueryStop {
+    let code = match cause {
+        ObserveStop::Forbidden(..) => Verdict::Forbidden.exit_code(),
+        ObserveStop::Failed(_) => UNREACHABLE,
     };
-    let (summary, ended) = observe(order, &api, Threads::Apart, stop, show).await.map_err(stopped)?;
-    print(&form(&summary, args.view.output, || format!("\n{}", summary.text()))?);
-    ended.map(|()| summary.exit()).map_err(stopped)
+    QueryStop(code, cause.to_string())
+}
+
+/// What has been told as unsafe counts more than that there was an end to watching.
+fn end(verdict: Verdict, ended: Result<(), ObserveStop>) -> Result<Verdict, QueryStop> {
+    let stop = ended.err().map(|cause| stopped(&cause));
+    match stop {
+        Some(QueryStop(_, why)) if verdict == Verdict::Blocked => Err(QueryStop(verdict.exit_code(), why)),
+        Some(stop) => Err(stop),
+        None => Ok(verdict),
+    }
+}
+
+/// What a difference of this kind leads to.
+fn of_kind(kind: DifferenceKind) -> Verdict {
+    match kind {
+        DifferenceKind::Unsafe | DifferenceKind::Unexplained => Verdict::Blocked,
+        _ => Verdict::Waiting,
+    }
+}
+
+/// A line in the colour of its verdict: red or yellow.
+fn shown(line: &str, verdict: Verdict, color: bool) -> String {
+    match verdict {
+        Verdict::Blocked if color => painted("31", line),
+        Verdict::Waiting if color => painted("33", line),
+        _ => line.to_owned(),
+    }
 }
 
 /// `--self-test`: well if each recording is told, and no more.
 fn play_recordings() -> Result<Verdict, QueryStop> {
     let recordings = self_test().map_err(|error| QueryStop(UNREACHABLE, error))?;
-    let mut verdict = Verdict::Healthy;
+    let (verdict, text) = told_of(&recordings);
+    print(&text);
+    Ok(verdict)
+}
+
+fn told_of(recordings: &[Played]) -> (Verdict, String) {
+    let (mut verdict, mut text) = (Verdict::Healthy, String::new());
     for Played { name, expected, told } in recordings {
         let list = |words: &BTreeSet<String>| words.iter().cloned().collect::<Vec<_>>().join(", ");
         if told == expected {
-            print(&format!("told    {name}\n"));
+            let _ = writeln!(text, "told    {name}");
         } else {
             verdict = Verdict::Blocked;
-            print(&format!("MISSED  {name}: expected [{}], told [{}]\n", list(&expected), list(&told)));
+            let _ = writeln!(text, "MISSED  {name}: expected [{}], told [{}]", list(expected), list(told));
         }
     }
-    Ok(verdict)
+    (verdict, text)
 }
 
 /// The configuration of the daemon that decides.
@@ -98,4 +141,55 @@ async fn stop(duration: Option<Duration>) {
         }
     };
     let _ = timeout(duration.unwrap_or(Duration::MAX), asked).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_any_one_law_the_self_test_misses_its_recording_and_ends_with_2() {
+        let recordings = self_test().unwrap();
+        assert_eq!(told_of(&recordings).0, Verdict::Healthy);
+        // Each law is in one: `self_test` has the test of that.
+        let laws: BTreeSet<String> = recordings.iter().flat_map(|played| played.expected.clone()).collect();
+        assert!(laws.len() > 13, "{laws:?}");
+        for law in &laws {
+            let mut without = recordings.clone();
+            for played in &mut without {
+                played.told.retain(|told| told != law);
+            }
+            let (verdict, text) = told_of(&without);
+            assert_eq!(verdict.exit_code(), 2, "{law}");
+            assert!(text.contains(&format!("expected [{law}], told []")), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_was_unsafe_is_exit_2_also_if_the_server_is_lost() {
+        let lost = || Err(ObserveStop::Failed(anyhow::anyhow!("not watched")));
+        let forbidden = || Err(ObserveStop::Forbidden("nodes", "no".to_owned()));
+        let cases = [
+            (Verdict::Blocked, Ok(()), 2),
+            (Verdict::Blocked, lost(), 2),
+            (Verdict::Blocked, forbidden(), 2),
+            (Verdict::Healthy, lost(), 5),
+            (Verdict::Waiting, forbidden(), 6),
+            (Verdict::Waiting, Ok(()), 1),
+        ];
+        for (verdict, ended, expected) in cases {
+            let code = end(verdict, ended).map_or_else(|QueryStop(code, _)| code, Verdict::exit_code);
+            assert_eq!(code, expected, "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_unsafe_or_unexplained_is_red_on_terminals_and_nothing_elsewhere() {
+        let line = |kind, color| shown("x", of_kind(kind), color);
+        assert_eq!(line(DifferenceKind::Unsafe, true), "\u{1b}[31mx\u{1b}[0m");
+        assert_eq!(line(DifferenceKind::Unexplained, true), "\u{1b}[31mx\u{1b}[0m");
+        assert_eq!(line(DifferenceKind::Wait, true), "\u{1b}[33mx\u{1b}[0m");
+        assert_eq!(line(DifferenceKind::Unsafe, false), "x");
+        assert_eq!(shown("x", Verdict::Healthy, true), "x");
+    }
 }

@@ -101,7 +101,7 @@ pub(super) fn clean_lines(text: &str) -> String {
 }
 
 /// How text is printed here.
-fn style(view: &ViewArgs) -> Style {
+pub(super) fn style(view: &ViewArgs) -> Style {
     let is_terminal = io::stdout().is_terminal();
     let asks_for_none = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let is_dumb = env::var_os("TERM").is_some_and(|value| value == "dumb");

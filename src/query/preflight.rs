@@ -63,26 +63,43 @@ pub async fn run(args: &PreflightArgs) -> Result<Verdict, QueryStop> {
     if contexts.is_empty() {
         contexts.push(args.choice.context.clone());
     }
-    let mut answers = Vec::new();
+    let (mut answers, mut without) = (Vec::new(), Vec::new());
     for context in contexts {
         let choice = Choice { context: context.clone(), ..args.choice.clone() };
-        let client = ApiServer::choose(&choice).await?.client()?;
-        // The check of the daemon says that it may not be seen.
-        let deployment = read_if_allowed(&client, DEPLOYMENT).await;
-        let deployment = deployment.map_err(|error| QueryStop(UNREACHABLE, error.to_string()))?;
-        let fences = fences_of(args.controllers.as_deref(), deployment.as_ref())?;
-        let facts = PreflightFacts::read(&client, &fences).await;
-        let facts = facts.map_err(|error| QueryStop(UNREACHABLE, error.to_string()))?;
-        let lines = judge(&facts, &fences);
+        let lines = match lines_of(&choice, args.controllers.as_deref()).await {
+            Ok(lines) => lines,
+            // Of one of a fleet, the others are answered.
+            Err(QueryStop(code, evidence)) if args.contexts.len() > 1 && code != USAGE => {
+                without.push(QueryStop(code, format!("{}: {evidence}", context.clone().unwrap_or_default())));
+                let todo = "see that this context reaches a cluster that answers you".to_owned();
+                vec![Line { check: "cluster", level: Level::Stop, evidence, todo }]
+            }
+            Err(stop) => return Err(stop),
+        };
         answers.push(Preflight { context, level: worst(&lines), lines });
     }
     let worst = answers.iter().map(|answer| answer.level).max().unwrap_or(Level::Ok);
     print(&form(&answers, args.output, || text_of(&answers))?);
-    Ok(match worst {
-        Level::Ok => Verdict::Healthy,
-        Level::Warn => Verdict::Waiting,
-        Level::Stop => Verdict::Blocked,
-    })
+    match without.into_iter().max_by_key(|QueryStop(code, _)| *code) {
+        Some(stop) => Err(stop),
+        None => Ok(match worst {
+            Level::Ok => Verdict::Healthy,
+            Level::Warn => Verdict::Waiting,
+            Level::Stop => Verdict::Blocked,
+        }),
+    }
+}
+
+/// The answer of one cluster.
+async fn lines_of(choice: &Choice, controllers: Option<&str>) -> Result<Vec<Line>, QueryStop> {
+    let client = ApiServer::choose(choice).await?.client()?;
+    // The check of the daemon says that it may not be seen.
+    let deployment = read_if_allowed(&client, DEPLOYMENT).await;
+    let deployment = deployment.map_err(|error| QueryStop(UNREACHABLE, error.to_string()))?;
+    let fences = fences_of(controllers, deployment.as_ref())?;
+    let facts = PreflightFacts::read(&client, &fences).await;
+    let facts = facts.map_err(|error| QueryStop(UNREACHABLE, error.to_string()))?;
+    Ok(judge(&facts, &fences))
 }
 
 fn text_of(answers: &[Preflight]) -> String {

@@ -1,5 +1,7 @@
 //! `mooring switch`, from its arguments to its exit code: says where it stands and what is next, and with `--yes` does it.
 
+use std::time::Duration;
+
 use apiserver::connect::ApiServer;
 
 use super::{
@@ -56,11 +58,7 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
     }
     match carry_out(&api, order, &fences, &args.leave, tell).await.map_err(|error| stop(&error))? {
         SwitchEnd::Done(pauses) => {
-            let words = ["nobody ruled", "all loops of kube-controller-manager stood still"];
-            let told = words.iter().zip(pauses).filter_map(|(words, pause)| {
-                pause.map(|pause| format!("; {words} for {:.1} s", pause.as_secs_f64()))
-            });
-            print(&format!("done{}\n", told.collect::<String>()));
+            print(&format!("{}\n", done(args.to, pauses)));
             Ok(Verdict::Healthy)
         }
         SwitchEnd::Stopped(why) => {
@@ -70,6 +68,17 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
     }
 }
 
+/// How long who stood still, as far as this run saw it.
+fn done(to: Direction, pauses: [Option<Duration>; 2]) -> String {
+    let words = ["nobody ruled", "all loops of kube-controller-manager stood still"];
+    let told = words.iter().zip(pauses).filter_map(|(words, pause)| {
+        pause.map(|pause| format!("; {words} for {:.1} s", pause.as_secs_f64()))
+    });
+    let is_new = to == Direction::Mooring && pauses.iter().any(Option::is_some);
+    let waits = if is_new { "; new attachments wait for up to a minute more (reason HandOver)" } else { "" };
+    format!("done{}{waits}", told.collect::<String>())
+}
+
 fn stop(error: &NoAnswer) -> QueryStop {
     let code = match error {
         NoAnswer::Refused(403, _) => Verdict::Forbidden.exit_code(),
@@ -77,4 +86,22 @@ fn stop(error: &NoAnswer) -> QueryStop {
         NoAnswer::Unknown(_) => UNREACHABLE,
     };
     QueryStop(code, clean(&format!("{error}; run the same command again")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_after_the_way_over_is_told() {
+        let second = Some(Duration::from_secs(1));
+        let over = done(Direction::Mooring, [second, None]);
+        assert_eq!(
+            over,
+            "done; nobody ruled for 1.0 s; new attachments wait for up to a minute more (reason HandOver)"
+        );
+        let back = done(Direction::KubeControllerManager, [second, second]);
+        assert!(back.ends_with("stood still for 1.0 s"), "{back}");
+        assert_eq!(done(Direction::Mooring, [None; 2]), "done", "nothing was to be done");
+    }
 }

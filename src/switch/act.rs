@@ -11,16 +11,16 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    hold::{FREED, LED_AT_STOP, LOCK, ManagerLease, held, holder},
-    observe::{BETWEEN_LOOKS, SWITCH_HOLDER},
-    step::{SwitchSeen, SwitchStep},
+    hold::{FREED, FREEING, LED_AT_STOP, LOCK, ManagerLease, held, holder},
+    observe::{BETWEEN_LOOKS, SWITCH_HOLDER, led_at_renewal},
+    step::{MOST_LED, ManagerStanding, SwitchSeen, SwitchStep},
 };
 use crate::{
     fence::{
         ask::{NoAnswer, apply, ask, client, patch, read, text},
         policies::{API, BINDINGS, DRAIN, FINALIZER, Fence, POLICIES, RAISED, apply_path},
     },
-    preflight::facts::DEPLOYMENT,
+    preflight::facts::{DEPLOYMENT, MANAGER_LEASE},
 };
 
 /// Where the lock is created.
@@ -71,8 +71,9 @@ impl<'a> Switcher<'a> {
         patch(&self.client, path, read, changes).await
     }
 
-    /// Takes or renews the lock; waits as long as a dead one may still hold it.
-    pub(super) async fn lock(&self, tell: &impl Fn(&str)) -> Result<(), NoAnswer> {
+    /// Takes or renews the lock; waits as long as a dead one may still hold it. Returns whether it has been ours until now: else what
+    /// was seen before may be old.
+    pub(super) async fn lock(&self, tell: &impl Fn(&str)) -> Result<bool, NoAnswer> {
         let mut waits_for: Option<(Value, Instant)> = None;
         loop {
             let Some(lease) = read(&self.client, LOCK).await? else {
@@ -81,15 +82,17 @@ impl<'a> Switcher<'a> {
                     "metadata": { "name": "mooring-switch" }, "spec": self.lock_held(),
                 });
                 self.send(Method::POST, LOCKS, &lease).await?;
-                return Ok(());
+                return Ok(false);
             };
             let holder = holder(&lease);
             let seen = lease.pointer("/spec/renewTime").cloned().unwrap_or_default();
             let is_dead = waits_for
                 .as_ref()
                 .is_some_and(|(known, since)| *known == seen && since.elapsed() >= LOCK_LASTS);
-            if holder.is_empty() || holder == self.manager.identity() || is_dead {
-                return self.patch(LOCK, &lease, json!({ "spec": self.lock_held() })).await;
+            let is_ours = holder == self.manager.identity();
+            if holder.is_empty() || is_ours || is_dead {
+                self.patch(LOCK, &lease, json!({ "spec": self.lock_held() })).await?;
+                return Ok(is_ours);
             }
             match &waits_for {
                 Some((known, _)) if *known == seen => {}
@@ -135,8 +138,16 @@ impl<'a> Switcher<'a> {
             SwitchStep::Drain(_) => {
                 self.ask_to_drain(&json!(format!("{} {}", self.manager.identity(), Timestamp::now()))).await
             }
-            SwitchStep::StartDaemon | SwitchStep::StartAgain(_) => self.start().await,
-            SwitchStep::StopDaemon => self.scale_down(seen.daemon.replicas.unwrap_or(1)).await,
+            SwitchStep::StartDaemon | SwitchStep::StartAgain(_) => {
+                self.start().await?;
+                self.event("Started mooring", tell).await;
+                Ok(())
+            }
+            SwitchStep::StopDaemon => {
+                self.scale_down(seen.daemon.replicas.unwrap_or(1)).await?;
+                self.event("Stopped mooring", tell).await;
+                Ok(())
+            }
             SwitchStep::ProveOpen if !is_held => Ok(()),
             SwitchStep::HoldLease | SwitchStep::ProveOpen => {
                 let is_take = *step == SwitchStep::HoldLease;
@@ -147,6 +158,9 @@ impl<'a> Switcher<'a> {
                 Ok(())
             }
             SwitchStep::LowerFence => {
+                if !is_held && seen.fence.is_up() && !self.frees(&seen.manager).await? {
+                    return Ok(());
+                }
                 // Nothing is denied without a binding, and a policy that is left shows that this has not ended.
                 for (_, plural) in [BINDINGS, POLICIES] {
                     for fence in self.fences {
@@ -160,6 +174,12 @@ impl<'a> Switcher<'a> {
                         self.annotate_lock(FREED, &seen.manager.mark).await?;
                     }
                 }
+                if is_held {
+                    // What follows tells it.
+                    return Ok(());
+                }
+                self.event("Handed over to a kube-controller-manager that was started anew by hand", tell)
+                    .await;
                 Ok(())
             }
             SwitchStep::RecordManager => self.annotate_lock(LED_AT_STOP, &seen.manager.mark).await,
@@ -168,6 +188,7 @@ impl<'a> Switcher<'a> {
                     self.lower(fence, BINDINGS.1).await?;
                     self.lower(fence, POLICIES.1).await?;
                 }
+                self.event("Took down the fences of loops that mooring does not run", tell).await;
                 Ok(())
             }
             SwitchStep::GiveLeaseUp => {
@@ -179,6 +200,19 @@ impl<'a> Switcher<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the process that leads may still be freed: the look that found it, and the lock, may have taken long. Notes that it
+    /// is about to be.
+    async fn frees(&self, manager: &ManagerStanding) -> Result<bool, NoAnswer> {
+        let lease = read(&self.client, MANAGER_LEASE).await?.unwrap_or_default();
+        let is_same = manager.mark.starts_with(&format!("{} ", holder(&lease)));
+        let is_new = manager.led.is_none() || led_at_renewal(&lease).is_some_and(|led| led <= MOST_LED);
+        let frees = is_same && (is_new || manager.is_being_freed);
+        if frees {
+            self.annotate_lock(FREEING, &manager.mark).await?;
+        }
+        Ok(frees)
     }
 
     /// Notes something on the lock, which is ours.
@@ -308,6 +342,72 @@ mod tests {
         assert_eq!(replacing(Some(&ours), Some(&there)), patch);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_that_was_not_ours_all_the_time_is_taken_and_told_from_one_that_was() {
+        // Who holds it; nothing is that there is none.
+        for (holds, expected) in [(None, false), (Some(""), false), (Some("dead"), false), (Some("us"), true)]
+        {
+            let ours = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+            let identity = std::sync::Arc::clone(&ours);
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let holder = holds.map(|holder| holder.replace("us", &identity.lock().unwrap()));
+                let is_lock = request.uri().path() == LOCK;
+                let is_gone = is_lock && request.method() == Method::GET && holds.is_none();
+                let (code, body) = if is_gone {
+                    (404, json!({ "kind": "Status", "status": "Failure", "code": 404 }))
+                } else {
+                    (200, json!({ "spec": { "holderIdentity": holder, "renewTime": "1" } }))
+                };
+                let answer = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+                async { Ok::<_, Infallible>(answer.unwrap()) }
+            });
+            let api = ApiServer::in_process(Client::new(service, "default"));
+            let switcher = Switcher::new(&api, &[]).await.unwrap();
+            switcher.manager().identity().clone_into(&mut ours.lock().unwrap());
+            assert_eq!(switcher.lock(&|_| {}).await, Ok(expected), "{holds:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_leads_is_asked_again_and_noted_before_the_first_binding_goes() {
+        let lease = |renewed: &str| {
+            let time = |seconds: &str| format!("2020-01-01T00:00:{seconds}Z");
+            let spec =
+                json!({ "holderIdentity": "b", "acquireTime": time("00"), "renewTime": time(renewed) });
+            json!({ "spec": spec })
+        };
+        // Who led in the look, when the process renewed last, whether it was being freed before, and what is written first.
+        let lock = "PATCH mooring-switch";
+        let cases = [
+            ("b", "03", false, Some(lock)),
+            ("b", "30", false, None),
+            ("b", "30", true, Some(lock)),
+            ("a", "03", false, None),
+        ];
+        for (led, renewed, is_being_freed, expected) in cases {
+            let written = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+            let (writes, lease) = (std::sync::Arc::clone(&written), lease(renewed));
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+                let body = if name == "kube-controller-manager" { lease.clone() } else { json!({}) };
+                if matches!(*request.method(), Method::PATCH | Method::DELETE) {
+                    writes.lock().unwrap().push(format!("{} {name}", request.method()));
+                }
+                let answer = Response::new(Body::from(body.to_string().into_bytes()));
+                async { Ok::<_, Infallible>(answer) }
+            });
+            let api = ApiServer::in_process(Client::new(service, "default"));
+            let fences = [&FENCES[0]];
+            let mut switcher = Switcher::new(&api, &fences).await.unwrap();
+            let mut seen = crate::switch::tests::ruled_by_mooring();
+            let manager = &mut seen.manager;
+            (manager.mark, manager.led) = (format!("{led} 7"), Some(Duration::ZERO));
+            manager.is_being_freed = is_being_freed;
+            switcher.take(&SwitchStep::LowerFence, &seen, &|_| {}).await.unwrap();
+            assert_eq!(written.lock().unwrap().first().map(String::as_str), expected, "{led} {renewed}");
+        }
+    }
+
     #[tokio::test]
     async fn what_was_done_is_done_although_its_event_is_refused() {
         let service = tower::service_fn(|request: Request<Body>| async move {
@@ -327,7 +427,15 @@ mod tests {
         let seen = crate::switch::tests::ruled_by_the_manager();
         let told = std::cell::RefCell::new(String::new());
         let tell = |line: &str| told.borrow_mut().push_str(line);
-        assert_eq!(switcher.take(&SwitchStep::RaiseFence, &seen, &tell).await, Ok(()));
-        assert_eq!(told.take(), "no event says that it was done: no");
+        for step in [
+            SwitchStep::RaiseFence,
+            SwitchStep::StartDaemon,
+            SwitchStep::StopDaemon,
+            SwitchStep::LowerUnneeded(Vec::new()),
+            SwitchStep::LowerFence,
+        ] {
+            assert_eq!(switcher.take(&step, &seen, &tell).await, Ok(()), "{step:?}");
+            assert_eq!(told.take(), "no event says that it was done: no", "{step:?}");
+        }
     }
 }

@@ -24,6 +24,8 @@ pub(super) const LOCK: &str = "/apis/coordination.k8s.io/v1/namespaces/mooring-s
 pub(super) const LED_AT_STOP: &str = "mooring.dev/manager-at-stop";
 /// The same when the fence was taken down: whatever process of KCM leads from then on is denied nothing.
 pub(super) const FREED: &str = "mooring.dev/manager-freed";
+/// The same before the first binding goes: a run that is cut off here goes on in the next one.
+pub(super) const FREEING: &str = "mooring.dev/manager-being-freed";
 /// Between two renewals, as leaders do it.
 const RENEW_EVERY: Duration = Duration::from_secs(2);
 

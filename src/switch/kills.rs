@@ -243,6 +243,7 @@ impl Run {
         };
         SwitchSeen {
             fence,
+            is_by_time: false,
             daemon: DaemonStanding {
                 replicas: Some(world.replicas),
                 ready: u64::from(world.daemon.as_ref().is_some_and(|daemon| now >= daemon.starts)),

@@ -105,10 +105,11 @@ pub async fn carry_out(
                 _ => Err(error),
             };
         }
-        taken => taken?,
+        taken => drop(taken?),
     }
     let mut observer = Observer::new(api, fences, Some(switcher.manager().clone()), (order.to, leave));
     let (mut nobody_rules, mut all_stand_still, mut misses) = (Pause::default(), Pause::default(), 0);
+    let mut is_told = false;
     // The last step, and since when it is the next.
     let mut last: Option<(SwitchStep, Instant)> = None;
     let end = loop {
@@ -139,6 +140,9 @@ pub async fn carry_out(
             // Each server may restart in its turn.
             misses = 0;
         }
+        if seen.is_by_time && !std::mem::replace(&mut is_told, true) {
+            tell(words::NOT_PROVEN);
+        }
         nobody_rules.note(is_without_ruler(order.to, &seen, &step), now);
         all_stand_still.note(!seen.manager.leads, now);
         let since = match last {
@@ -164,8 +168,13 @@ pub async fn carry_out(
             SwitchStep::Stop(why) => break SwitchEnd::Stopped(why.clone()),
             step => {
                 let taken = match switcher.lock(&tell).await {
-                    Ok(()) => switcher.take(step, &seen, &tell).await,
-                    error => error,
+                    Ok(true) => switcher.take(step, &seen, &tell).await,
+                    // Another run may have gone on meanwhile.
+                    Ok(false) => {
+                        last = None;
+                        continue;
+                    }
+                    Err(error) => Err(error),
                 };
                 match taken {
                     // Not again in this run: another volume could come between each time.

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    hold::{FREED, LED_AT_STOP, LOCK, ManagerLease, holder},
+    hold::{FREED, FREEING, LED_AT_STOP, LOCK, ManagerLease, holder},
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerRestart, ManagerStanding, SwitchSeen, longest_hold,
     },
@@ -78,11 +78,20 @@ impl DrainWord {
 }
 
 /// Exclusive volumes with an attachment that its node does not list.
-struct Unlisted {
-    volumes: Vec<String>,
-    read_at: Instant,
-    /// Whether mooring had stopped, or drained, before it was read: what was read earlier says nothing of what it did then.
-    of: (bool, bool),
+pub(super) struct Unlisted {
+    pub(super) volumes: Vec<String>,
+    pub(super) read_at: Instant,
+    /// Whether mooring drained, and whether it ran, before it was read: what was read earlier says nothing of what it did then.
+    pub(super) of: (bool, bool),
+}
+
+impl Unlisted {
+    /// Nobody attaches anything while mooring stands still behind the fence. Who waits for KCM to be started anew then sees at once
+    /// who leads.
+    pub(super) fn is_old(&self, of: (bool, bool), is_held: bool, now: Instant) -> bool {
+        let is_still = is_held || !of.1 && self.volumes.is_empty();
+        self.of != of || !is_still && now >= self.read_at + VOLUMES_EVERY
+    }
 }
 
 /// Looks again and again.
@@ -157,6 +166,7 @@ impl<'a> Observer<'a> {
                 manager.off = switched_off(&client, deployment.as_ref()).await?;
             }
             manager.mark = format!("{} {stop}", holder(&manager_lease));
+            manager.is_being_freed = noted(FREEING) == Some(manager.mark.as_str());
             manager.restart = restart(noted(LED_AT_STOP), &manager.mark, manager.may_lead);
         }
         let of = (is_heard, daemon.may_lead || daemon.running > 0);
@@ -165,9 +175,7 @@ impl<'a> Observer<'a> {
         let mut states = self.fences.iter().zip(&look.states);
         let attaches = daemon.replicas != Some(0) && runs(deployment.as_ref(), attaching)
             || states.any(|(it, state)| it.controller == attaching && denies(state));
-        let is_old = |known: &Unlisted| {
-            known.of != of || manager.held.is_none() && now >= known.read_at + VOLUMES_EVERY
-        };
+        let is_old = |known: &Unlisted| known.is_old(of, manager.held.is_some(), now);
         // Where KCM attaches, what is under way is KCM's own. Without a fence, whoever rules by flags is handed over by hand: what
         // that would attach twice is told.
         let is_asked_for = is_back && (attaches || daemon.rules_by_flags());
@@ -186,7 +194,8 @@ impl<'a> Observer<'a> {
         let holds = look.states.iter().all(denies);
         // A look at many volumes takes long.
         manager.led = manager.led.map(|led| led + now.elapsed());
-        Ok(SwitchSeen { fence, daemon, manager, unlisted, holds, servers, unneeded })
+        let is_by_time = self.fence.is_by_time;
+        Ok(SwitchSeen { fence, is_by_time, daemon, manager, unlisted, holds, servers, unneeded })
     }
 
     /// Whether KCM's lease was held for as long as it may be, whatever the looks show.
@@ -228,6 +237,8 @@ impl<'a> Observer<'a> {
 #[derive(Debug, Default)]
 pub(super) struct FenceView {
     is_back: bool,
+    /// Whether only time speaks for what the last look was taken to prove.
+    pub(super) is_by_time: bool,
     up: FenceProof,
     open: FenceProof,
 }
@@ -249,6 +260,7 @@ impl FenceView {
         let up = self.up.note(is_up, look, now);
         let open = self.open.note(is_down, look, now);
         let servers = if is_down { self.open.seen() } else { self.up.seen() };
+        self.is_by_time = [up, open].contains(&Proven::ByTime);
         let why = |is_it: fn(&FenceState) -> bool| {
             look.states.iter().find(|state| is_it(state)).map(|state| state.why().to_owned())
         };
@@ -313,11 +325,15 @@ impl Renewals {
     /// For how long the holder has led: both times are its own, and the rest is since it was seen to renew.
     pub(super) fn led(&self, lease: &Value, now: Instant) -> Option<Duration> {
         let (_, since) = self.last.as_ref().filter(|_| self.is_alive)?;
-        let [acquired, renewed] =
-            ["/spec/acquireTime", "/spec/renewTime"].map(|at| text(lease, at).parse::<Timestamp>().ok());
-        let led = Duration::try_from(renewed?.duration_since(acquired?)).ok()?;
-        Some(led + now.duration_since(*since))
+        Some(led_at_renewal(lease)? + now.duration_since(*since))
     }
+}
+
+/// For how long the holder had led when it renewed last.
+pub(super) fn led_at_renewal(lease: &Value) -> Option<Duration> {
+    let [acquired, renewed] =
+        ["/spec/acquireTime", "/spec/renewTime"].map(|at| text(lease, at).parse::<Timestamp>().ok());
+    Duration::try_from(renewed?.duration_since(acquired?)).ok()
 }
 
 fn lasts(lease: &Value) -> Duration {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, advance};
 
 use super::{
     hold::ManagerLease,
-    observe::{Observer, Renewals, UnlistedVolumes, daemon, daemon_lease, has_led},
+    observe::{Observer, Renewals, Unlisted, UnlistedVolumes, daemon, daemon_lease, has_led},
     step::{DaemonStanding, Direction},
 };
 use crate::fence::policies::{FENCES, Fence};
@@ -127,6 +127,26 @@ fn the_deployment_says_which_lease_the_daemon_takes() {
     assert_eq!(daemon(Some(&deployment(&["run", "--fence"]))), expected);
     let without = DaemonStanding { has_no_lease: true, ..expected };
     assert_eq!(daemon(Some(&deployment(&["run", "--fence", "--leader-elect=false"]))), without);
+}
+
+#[test]
+fn volumes_are_not_read_again_while_mooring_stands_still_and_none_was_found() {
+    let (drains, runs, held) = (true, true, true);
+    // What was found, of when, what is so now, after how long, and whether it is read again.
+    let cases = [
+        (&["v"][..], (drains, runs), ((drains, runs), !held), 4, false),
+        (&[], (drains, runs), ((drains, runs), !held), 5, true),
+        (&[], (drains, runs), ((!drains, !runs), !held), 0, true),
+        (&[], (!drains, !runs), ((!drains, !runs), !held), 100, false),
+        (&["v"], (!drains, !runs), ((!drains, !runs), !held), 5, true),
+        (&["v"], (!drains, !runs), ((!drains, !runs), held), 5, false),
+    ];
+    for (volumes, of, (is, is_held), seconds, expected) in cases {
+        let read_at = Instant::now();
+        let known = Unlisted { volumes: volumes.iter().map(ToString::to_string).collect(), read_at, of };
+        let now = read_at + Duration::from_secs(seconds);
+        assert_eq!(known.is_old(is, is_held, now), expected, "{volumes:?} {of:?} {is:?}");
+    }
 }
 
 #[test]

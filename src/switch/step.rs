@@ -102,6 +102,7 @@ impl DaemonStanding {
 }
 
 /// KCM, as its lease shows it.
+#[expect(clippy::struct_excessive_bools, reason = "each is seen by itself")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagerStanding {
     /// Whether a process of KCM holds the lease.
@@ -120,6 +121,8 @@ pub struct ManagerStanding {
     pub unwritable: Option<String>,
     /// Back: whether it was started anew.
     pub restart: ManagerRestart,
+    /// Back: whether a switch began to take the fence down for the process that leads, while mooring has stood still.
+    pub is_being_freed: bool,
     /// Back: controllers of mooring that KCM's own flags switch off, as far as its pods show that.
     pub off: Vec<&'static str>,
     /// Back: who holds the lease, and what tells a stop of mooring from another, to be recorded.
@@ -145,6 +148,8 @@ pub enum ManagerRestart {
 pub struct SwitchSeen {
     /// The fence.
     pub fence: FenceStanding,
+    /// Whether it is taken for proven although the servers could not be told apart and counted.
+    pub is_by_time: bool,
     /// mooring.
     pub daemon: DaemonStanding,
     /// KCM.
@@ -238,7 +243,7 @@ pub(super) fn longest_hold(lasts: Duration) -> Duration {
 
 /// How long another process of KCM may have led behind the fence when it is freed: five seconds, of which the look that found it may
 /// have taken one. One that leads for longer repeats what it was denied, and has forgotten what came and went meanwhile.
-const MOST_LED: Duration = Duration::from_secs(4);
+pub(super) const MOST_LED: Duration = Duration::from_secs(4);
 
 /// From KCM's lease given up until a new process has it.
 const TAKE_OVER: Duration = Duration::from_secs(5);
@@ -494,9 +499,11 @@ fn until_exited(order: SwitchOrder, SwitchSeen { fence, manager, .. }: &SwitchSe
         return None;
     }
     let is_recorded = manager.restart != Unrecorded;
+    // Nobody has written beside it since, and it takes nothing off by force within this time.
+    let most_led = if manager.is_being_freed { MOST_TO_WAIT } else { MOST_LED };
     Some(match (order.manager_restarted, &manager.unwritable) {
         (true, _) if manager.restart == Unseen || !manager.may_lead => return None,
-        (true, _) if manager.restart == Other && manager.led.is_some_and(|led| led <= MOST_LED) => {
+        (true, _) if manager.restart == Other && manager.led.is_some_and(|led| led <= most_led) => {
             return None;
         }
         // A lease that is left over shows nothing, and runs out.

@@ -21,6 +21,7 @@ use crate::fence::{
 pub(super) fn ruled_by_the_manager() -> SwitchSeen {
     SwitchSeen {
         fence: FenceStanding::Absent { proven: true },
+        is_by_time: false,
         daemon: DaemonStanding {
             replicas: Some(2),
             ready: 2,
@@ -178,6 +179,26 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
         ),
     ];
     check(replacing, ruled_by_mooring, cases);
+}
+
+#[test]
+fn what_only_time_speaks_for_is_told() {
+    let lease = |second: u64| Some([("x".to_owned(), second.to_string())].into());
+    for (to, state) in [
+        (Direction::Mooring, FenceState::Enforced),
+        (Direction::Mooring, FenceState::Absent),
+        (Direction::KubeControllerManager, FenceState::Absent),
+    ] {
+        for (server, is_by_time) in [(Some("a".to_owned()), false), (None, true)] {
+            let (mut view, start) = (FenceView::new(to), Instant::now());
+            for second in [0, 1, 120] {
+                let (states, server) = (vec![state.clone()], server.clone());
+                let look = FenceLook { states, drain: None, server, leases: lease(second) };
+                view.take(&look, start + Duration::from_secs(second));
+            }
+            assert_eq!(view.is_by_time, is_by_time, "{to:?} {state:?}");
+        }
+    }
 }
 
 /// What a look shows, over and back, two seconds and two minutes after it was shown first.

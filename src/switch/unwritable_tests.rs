@@ -125,6 +125,24 @@ fn who_cannot_hold_the_managers_lease_goes_one_way_or_restarts_it() {
             AwaitRestart,
         ),
         (
+            "likewise, and a run that was cut off had begun to free it",
+            |seen| {
+                stopped(seen);
+                (seen.manager.restart, seen.manager.led) = (Other, Some(Duration::from_mins(3)));
+                seen.manager.is_being_freed = true;
+            },
+            LowerFence,
+        ),
+        (
+            "likewise, so long ago that it may take volumes off by force",
+            |seen| {
+                stopped(seen);
+                (seen.manager.restart, seen.manager.led) = (Other, Some(Duration::from_mins(4)));
+                seen.manager.is_being_freed = true;
+            },
+            AwaitRestart,
+        ),
+        (
             "another holder, nobody knows since when",
             |seen| {
                 stopped(seen);

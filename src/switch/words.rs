@@ -8,6 +8,10 @@ use super::step::{
 };
 use crate::fence::policies::Fence;
 
+/// Said once where time alone speaks for the fence, or for its end.
+pub(super) const NOT_PROVEN: &str = "not proven: the API servers could not be told apart and counted; all that answered did the same \
+    with the probe for two minutes";
+
 impl SwitchStep {
     /// Whether it is the same step, whatever it waits for.
     pub fn is_same(&self, other: &Self) -> bool {

@@ -40,6 +40,47 @@ fn mooring() -> Command {
     command
 }
 
+/// One cluster answers that there is nothing of what it is asked for; nobody listens where the other should be.
+#[test]
+fn preflight_of_a_fleet_answers_for_each_cluster_and_ends_with_the_worst_code() {
+    let (alive, dead) =
+        (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let [at, nowhere] = [&alive, &dead].map(|listener| listener.local_addr().unwrap().port());
+    drop(dead);
+    std::thread::spawn(move || {
+        for mut stream in alive.incoming().map_while(Result::ok) {
+            let _ = stream.read(&mut [0; 4096]);
+            let body = json!({ "kind": "Status", "status": "Failure", "code": 404 }).to_string();
+            let head = "HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nConnection: close";
+            let _ = write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        }
+    });
+    let file = std::env::temp_dir().join(format!("mooring-fleet-{}", std::process::id()));
+    let cluster = |name: &str, port: u16| json!({ "name": name, "cluster": { "server": format!("http://127.0.0.1:{port}") } });
+    let context = |name: &str| json!({ "name": name, "context": { "cluster": name, "user": "u" } });
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "users": [{ "name": "u", "user": {} }],
+        "clusters": [cluster("gone", nowhere), cluster("there", at)],
+        "contexts": [context("gone"), context("there")],
+    });
+    fs::write(&file, config.to_string()).unwrap();
+    let ask = |contexts: &str| {
+        let file = format!("--kubeconfig={}", file.display());
+        let output =
+            mooring().args(["preflight", &file, "--contexts", contexts, "-o", "json"]).output().unwrap();
+        let answers: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (output.status.code(), answers, String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, answers, told) = ask("gone,there");
+    assert_eq!(code, Some(5), "{told}");
+    assert!(told.contains("mooring: gone: "), "{told}");
+    assert_eq!(answers[0]["lines"][0]["check"], "cluster", "{answers}");
+    assert_eq!((&answers[0]["context"], &answers[0]["level"]), (&json!("gone"), &json!("stop")));
+    assert!(answers[1]["lines"].as_array().unwrap().len() > 10, "{answers}");
+    assert_eq!(ask("there").0, Some(2), "without admission policies");
+    fs::remove_file(&file).unwrap();
+}
+
 #[test]
 fn a_mistake_is_one_line_and_exit_2_and_no_command_is_a_question_and_exit_4() {
     let cases: [(&[&str], &str); 11] = [

@@ -15,7 +15,9 @@ use apiserver::{
 use k8s_openapi::jiff::Timestamp;
 use mooring::{
     attach_detach::state::desired::volume_name::VolumeId,
-    explain::snapshot::{CLAIMS_THERE, EVENTS, EVENTS_THERE, LEASES, PODS_THERE, Snapshot, Unseen},
+    explain::snapshot::{
+        CLAIMS_THERE, EVENTS, EVENTS_THERE, FENCE_BINDINGS, LEASES, PODS_THERE, Snapshot, Unseen,
+    },
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -90,6 +92,9 @@ impl Cluster {
         );
         for what in [LEASES, EVENTS].into_iter().filter(|what| is_seen(what)) {
             snapshot.note_read(what);
+        }
+        if self.objects.iter().any(|object| object["kind"] == "ValidatingAdmissionPolicyBinding") {
+            snapshot.note_read(FENCE_BINDINGS);
         }
         for what in [PODS_THERE, CLAIMS_THERE, EVENTS_THERE].into_iter().filter(|_| self.reads_namespace) {
             snapshot.note_read(what);

@@ -23,7 +23,8 @@ use self::groups::Groups;
 use super::{
     report::{API_VERSION, Observed, Verdict},
     snapshot::{
-        CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, LEASES, NOT_SERVED, PODS_THERE, Snapshot, Unseen,
+        CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, FENCE_BINDINGS, LEASES, NOT_SERVED, PODS_THERE,
+        Snapshot, Unseen,
     },
     view::View,
 };
@@ -47,8 +48,9 @@ pub fn doctor(snapshot: &Snapshot, of: Option<&str>) -> Findings {
     programs::look(snapshot, view.sidecars(), &mut groups);
     let untold = writers::look(snapshot, &mut groups, &mut fine);
     // Few may read policies, and few clusters have a fence: that is no lack of rights.
-    let (fence, mut unchecked): (Vec<_>, Vec<_>) =
-        unchecked(snapshot).into_iter().partition(|unseen| [FENCE, DEPLOYED].contains(&&*unseen.what));
+    let (fence, mut unchecked): (Vec<_>, Vec<_>) = unchecked(snapshot)
+        .into_iter()
+        .partition(|unseen| [FENCE, FENCE_BINDINGS, DEPLOYED].contains(&&*unseen.what));
     let (findings, waiting_pods) = groups.finish();
     let worst = findings.first().map(|finding| finding.severity);
     let verdict = match worst {
@@ -75,7 +77,8 @@ pub fn doctor(snapshot: &Snapshot, of: Option<&str>) -> Findings {
 fn unchecked(snapshot: &Snapshot) -> Vec<Unseen> {
     let mut unchecked = snapshot.unseen.clone();
     // A server without the kind has no objects of it.
-    let is_new = |what: &str| [VolumeAttributesClass::PLURAL, FENCE, DEPLOYED].contains(&what);
+    let is_new =
+        |what: &str| [VolumeAttributesClass::PLURAL, FENCE, FENCE_BINDINGS, DEPLOYED].contains(&what);
     unchecked.retain(|unseen| !is_new(&unseen.what) || unseen.why != NOT_SERVED);
     for unseen in &mut unchecked {
         if THERE.iter().any(|(what, there)| unseen.what == *what && snapshot.was_read(there)) {

@@ -2,7 +2,7 @@
 //!
 //! In: classes, drivers, leases and policies. Out: findings that are about no single volume.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use apiserver::{
     ids::DriverName,
@@ -20,13 +20,13 @@ use crate::{
     explain::{
         age,
         sidecars::{Presence, Sidecar, Sidecars, renewed},
-        snapshot::{LEASES, Snapshot},
+        snapshot::{FENCE_BINDINGS, LEASES, Snapshot},
         subject,
     },
     fence::{
         arguments::{controllers, daemon_lease, is_rolling, of_deployment},
         controllers::Controllers,
-        policies::{FENCES, Fence, NAME_BEGINS, POLICIES},
+        policies::{BINDINGS, FENCES, Fence, NAME_BEGINS, POLICIES},
     },
 };
 
@@ -38,24 +38,29 @@ pub(super) fn look(snapshot: &Snapshot, sidecars: &Sidecars<'_>, groups: &mut Gr
 
 /// Behind the fence kube-controller-manager's loops cannot write: if mooring does not lead, nobody rules.
 fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
-    let policies: Vec<(&str, &Value)> = snapshot
-        .others
-        .iter()
-        .filter(|((kind, name), _)| kind == POLICIES.0 && name.starts_with(NAME_BEGINS))
-        .map(|((_, name), policy)| (name.as_str(), policy))
-        .collect();
+    let [policies, bindings] = [POLICIES.0, BINDINGS.0].map(|of| {
+        let all = snapshot.others.iter();
+        let ours = all.filter(|((kind, name), _)| kind == of && name.starts_with(NAME_BEGINS));
+        ours.map(|((_, name), object)| (name.as_str(), object)).collect::<BTreeMap<&str, &Value>>()
+    });
     if policies.is_empty() {
         return;
     }
-    let unneeded = unneeded(snapshot, policies.iter().map(|(name, _)| *name)).join(", ");
+    let unneeded = unneeded(snapshot, policies.keys().copied()).join(", ");
     if !unneeded.is_empty() {
         groups.tell("FenceAmiss unneeded", "", (0, ""), &[("told", &unneeded)]);
     }
-    let is_leaving = |policy: &Value| policy.pointer("/metadata/deletionTimestamp").is_some();
-    let leaving = policies.iter().filter(|(_, policy)| is_leaving(policy)).map(|(name, _)| *name);
-    let leaving = leaving.collect::<Vec<_>>().join(", ");
+    let is_leaving = |object: &Value| object.pointer("/metadata/deletionTimestamp").is_some();
+    let leaving = policies.iter().chain(&bindings).filter(|(_, object)| is_leaving(object));
+    let leaving: BTreeSet<&str> = leaving.map(|(name, _)| *name).collect();
     if !leaving.is_empty() {
-        groups.tell("FenceAmiss leaving", "", (0, ""), &[("told", &leaving)]);
+        let told = leaving.into_iter().collect::<Vec<_>>().join(", ");
+        groups.tell("FenceAmiss leaving", "", (0, ""), &[("told", &told)]);
+    }
+    let unbound = policies.keys().filter(|name| !bindings.contains_key(*name)).copied();
+    let unbound = unbound.collect::<Vec<_>>().join(", ");
+    if !unbound.is_empty() && snapshot.was_read(FENCE_BINDINGS) {
+        groups.tell("FenceAmiss unbound", "", (0, ""), &[("told", &unbound)]);
     }
     if !snapshot.was_read(LEASES) {
         return;

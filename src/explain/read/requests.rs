@@ -11,10 +11,12 @@ use apiserver::{
 use derive_more::Display;
 
 use crate::explain::{
-    snapshot::{CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, LEASES, PODS_THERE, Snapshot},
+    snapshot::{
+        CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, FENCE_BINDINGS, LEASES, PODS_THERE, Snapshot,
+    },
     subject::is_name,
 };
-use crate::fence::policies::{API, POLICIES};
+use crate::fence::policies::{API, BINDINGS, POLICIES};
 
 /// Where most drivers, and the stock controllers, have their leases.
 const SYSTEM_NAMESPACE: &str = "kube-system";
@@ -123,8 +125,17 @@ impl Read {
 
     /// The policies that fence kube-controller-manager's loops off.
     pub(in crate::explain) fn fence() -> Self {
-        let path = format!("/apis/{API}/{}?labelSelector=app.kubernetes.io%2Fpart-of%3Dmooring", POLICIES.1);
-        Self { what: FENCE.to_owned(), path: Some(path), comes: Comes::Few(POLICIES.0, None) }
+        Self::of_fence(FENCE, POLICIES)
+    }
+
+    /// Without its binding, a policy denies nothing.
+    pub(in crate::explain) fn fence_bindings() -> Self {
+        Self::of_fence(FENCE_BINDINGS, BINDINGS)
+    }
+
+    fn of_fence(what: &'static str, (kind, plural): (&'static str, &str)) -> Self {
+        let path = format!("/apis/{API}/{plural}?labelSelector=app.kubernetes.io%2Fpart-of%3Dmooring");
+        Self { what: what.to_owned(), path: Some(path), comes: Comes::Few(kind, Some(what)) }
     }
 
     /// The Deployment that says which controllers mooring runs.

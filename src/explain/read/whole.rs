@@ -59,6 +59,7 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             growing(view);
             view.list::<VolumeAttributesClass>();
             view.want(Read::fence);
+            view.want(Read::fence_bindings);
             view.want(Read::deployed);
         }
         Question::Drain(node) => {
@@ -242,7 +243,8 @@ mod tests {
             }),
         ]);
         let mut expected = CLUSTER.to_vec();
-        expected.extend(["volumeattributesclasses", "policies of the fence", "deployments of mooring"]);
+        expected.extend(["volumeattributesclasses", "policies of the fence", "bindings of the fence"]);
+        expected.push("deployments of mooring");
         // With which flags a side-car runs, its pod says; leases of others are none of ours.
         expected.push("pod/csi/ctl-0");
         expected.sort_unstable();

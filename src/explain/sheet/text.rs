@@ -150,7 +150,8 @@ impl TextPage {
     }
 }
 
-fn painted(code: &str, text: &str) -> String {
+/// Text in a colour of a terminal: `31` is red, `33` yellow.
+pub fn painted(code: &str, text: &str) -> String {
     format!("\u{1b}[{code}m{text}\u{1b}[0m")
 }
 

@@ -24,6 +24,9 @@ rows! {
         "deleted, and in force only as long as the finalizer mooring.dev/fence is there: {told}",
         safe("see how the fence stands", "mooring switch --to mooring"),
         never("take the finalizer off by hand: kube-controller-manager would write from a memory that is wrong");
+    "FenceAmiss unbound": Blocked,
+        "denies nothing, as its binding is gone, so that kube-controller-manager may write beside mooring: {told}",
+        safe("see what would be done about it", "mooring switch --to mooring");
     "FenceAmiss unneeded": Blocked,
         "fenced off, and not among the --controllers of the Deployment mooring, so that nobody does their work: {told}",
         safe("see what would be done about it", "mooring switch --to mooring");
