@@ -58,23 +58,12 @@ pub struct World {
 
 impl World {
     pub async fn make(script: &Script, hands: Hands, attacher: Attacher, kubelets: Kubelets) -> Self {
-        let names = |letter: &str, count: usize| -> Vec<String> {
-            let odd = (0..count).map(|number| match number {
-                _ if !script.has_odd_names || number > 3 => format!("{letter}{number}"),
-                3 => "x".repeat(253),
-                _ => {
-                    let place = usize::try_from(script.seed).unwrap_or(0) + number;
-                    ODD[place % ODD.len()].to_owned()
-                }
-            });
-            odd.collect()
-        };
         let mut world = Self {
             script: script.clone(),
             hands,
-            nodes: names("n", 3),
-            claims: names("c", 6),
-            volumes: names("v", 6),
+            nodes: names(script, "n", 3),
+            claims: names(script, "c", 6),
+            volumes: names(script, "v", 6),
             pods: 0,
             handles: 0,
             troubles: Arc::default(),
@@ -397,6 +386,19 @@ impl World {
             self.make_class(class).await;
         }
     }
+}
+
+/// Names of the nodes, claims or volumes of a script, by their letter.
+pub fn names(script: &Script, letter: &str, count: usize) -> Vec<String> {
+    let name = |number: usize| match number {
+        _ if !script.has_odd_names || number > 3 => format!("{letter}{number}"),
+        3 => "x".repeat(253),
+        _ => {
+            let place = usize::try_from(script.seed).unwrap_or(0) + number;
+            ODD[place % ODD.len()].to_owned()
+        }
+    };
+    (0..count).map(name).collect()
 }
 
 /// What all claims ask for.
