@@ -24,6 +24,14 @@ pub struct Kill {
     pub point: usize,
 }
 
+/// When and how a machine comes back under the name of its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Back {
+    pub after: Duration,
+    /// It has booted, so nothing is mounted there any more.
+    pub has_booted: bool,
+}
+
 /// What a stubborn writer undoes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undo {
@@ -144,11 +152,15 @@ pub enum Act {
     EditVolume {
         volume: usize,
     },
+    /// A node is deleted and its kubelet falls silent; both come back after a while.
     DeleteNode {
         node: usize,
+        back: Back,
     },
+    /// A kubelet falls silent and its node is marked as out of service; both are well after a while.
     OutOfService {
         node: usize,
+        back: Back,
     },
     /// Undoes each write of a kind, that long.
     Stubborn {
@@ -272,6 +284,12 @@ fn seconds(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(rng.u64(range.start * 1_000..range.end * 1_000))
 }
 
+/// Half of them after six minutes are over.
+fn back(rng: &mut Rng) -> Back {
+    let range = if rng.bool() { OUTLASTS_FORCE..600 } else { 1..120 };
+    Back { after: seconds(rng, range), has_booted: rng.bool() }
+}
+
 /// The seeds of `.ci/run`, which have one server: what is late in a seed with two does not always come out the same.
 const SEEDS_OF_EVERY_RUN: u64 = 60;
 
@@ -301,6 +319,8 @@ impl Script {
             lags: lags(seed),
             steps: Vec::new(),
         };
+        // What acts got later is drawn from numbers of its own, so that the others stay as they were.
+        let more = &mut Rng::with_seed(!seed);
         let long = seed % 10 == 7;
         // In every fourth seed the daemon lives on: what takes it minutes comes to its end.
         let lives = seed % 4 == 2;
@@ -333,7 +353,7 @@ impl Script {
             let act = if script.has_all && rng.u8(..4) == 0 {
                 Self::act_for_all(rng)
             } else {
-                Self::act(rng, long)
+                Self::act(rng, more, long)
             };
             let is_of_people = !matches!(
                 act,
@@ -380,7 +400,7 @@ impl Script {
         }
     }
 
-    fn act(rng: &mut Rng, long: bool) -> Act {
+    fn act(rng: &mut Rng, more: &mut Rng, long: bool) -> Act {
         let (claim, node, volume) = (rng.usize(..6), rng.usize(..3), rng.usize(..6));
         let by_force = rng.u8(..3) == 0;
         match rng.u8(..100) {
@@ -409,8 +429,8 @@ impl Script {
             69..70 => Act::FalsifyList { node, volume },
             70..71 => Act::EmptyInUse { node },
             71..72 => Act::RemakeClass { class: rng.usize(..2) },
-            72..74 => Act::DeleteNode { node },
-            74..75 => Act::OutOfService { node },
+            72..74 => Act::DeleteNode { node, back: back(more) },
+            74..75 => Act::OutOfService { node, back: back(more) },
             75..77 => Act::Stubborn {
                 undo: *rng
                     .choice(&[Undo::Attachment, Undo::List, Undo::ClaimRef, Undo::BindCompleted, Undo::Phase])

@@ -36,8 +36,9 @@ const ODD: [&str; 7] = ["status", "finalizers", "proxy", "a.b", "7", "true", "nu
 #[derive(Debug, Default)]
 struct Troubles {
     removed: BTreeSet<usize>,
-    silent: BTreeSet<usize>,
     tainted: BTreeSet<usize>,
+    /// How often each machine has booted since the beginning.
+    boots: [usize; 3],
 }
 
 /// The world, and those who act in it.
@@ -119,23 +120,10 @@ impl World {
         })
     }
 
-    /// A node whose machine has not booted since.
+    /// A node whose machine has booted so often.
     async fn make_node(&self, node: usize) {
-        let object = json!({ "metadata": {
-            "name": self.nodes[node],
-            "annotations": { "volumes.kubernetes.io/controller-managed-attach-detach": "true" },
-        }});
-        self.hands.create(NODES, &object).await;
-        self.hands.patch(&self.node(node), &json!({ "spec": { "taints": null } })).await;
-        self.ready(node, "True").await;
-    }
-
-    async fn ready(&self, node: usize, status: &str) {
-        let body = json!({ "status": {
-            "nodeInfo": { "bootID": format!("boot-{node}"), "systemUUID": format!("system-{node}") },
-            "conditions": [{ "type": "Ready", "status": status, "reason": "Kubelet", "message": "" }],
-        }});
-        self.hands.patch(&format!("{}/status", self.node(node)), &body).await;
+        let boots = self.troubles.lock().unwrap().boots[node];
+        register(&self.hands, &self.nodes[node], boots).await;
     }
 
     fn node(&self, node: usize) -> String {
@@ -386,6 +374,25 @@ impl World {
             self.make_class(class).await;
         }
     }
+}
+
+/// What a kubelet says as it begins: its node is there, well and without taints.
+async fn register(hands: &Hands, name: &str, boots: usize) {
+    let object = json!({ "metadata": {
+        "name": name,
+        "annotations": { "volumes.kubernetes.io/controller-managed-attach-detach": "true" },
+    }});
+    hands.create(NODES, &object).await;
+    let path = format!("{NODES}/{name}");
+    hands.patch(&path, &json!({ "spec": { "taints": null } })).await;
+    let machine = json!({ "bootID": format!("boot-{name}-{boots}"), "systemUUID": format!("system-{name}") });
+    hands.patch(&format!("{path}/status"), &json!({ "status": { "nodeInfo": machine } })).await;
+    ready(hands, &path, "True").await;
+}
+
+async fn ready(hands: &Hands, path: &str, status: &str) {
+    let condition = json!({ "type": "Ready", "status": status, "reason": "Kubelet", "message": "" });
+    hands.patch(&format!("{path}/status"), &json!({ "status": { "conditions": [condition] } })).await;
 }
 
 /// Names of the nodes, claims or volumes of a script, by their letter.

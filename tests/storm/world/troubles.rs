@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use test_support::cluster::DRIVER;
 use testbed::actors::Reaction;
 
-use super::{ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, MISTYPED, NODES, VOLUMES, World};
+use super::{ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, MISTYPED, NODES, VOLUMES, World, ready, register};
 use crate::{
-    acts::{Act, Undo},
+    acts::{Act, Back, Undo},
     hands::{Hands, name},
 };
 
@@ -48,23 +48,20 @@ impl World {
                 let body = json!({ "spec": { "storageClassName": CLASS_NAMES[usize::from(is_fast)] } });
                 hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
             }
-            Act::DeleteNode { node } => {
-                let name = self.nodes[node].clone();
-                self.kubelets.change(|kubelets| {
-                    kubelets.silent.insert(name);
-                });
+            Act::DeleteNode { node, back } => {
+                self.stop(node);
                 hands.remove(&self.node(node)).await;
                 self.troubles.lock().unwrap().removed.insert(node);
+                self.come_back(node, back);
             }
-            Act::OutOfService { node } => {
-                let name = self.nodes[node].clone();
-                self.kubelets.change(|kubelets| {
-                    kubelets.silent.insert(name);
-                });
-                self.ready(node, "Unknown").await;
+            Act::OutOfService { node, back } => {
+                self.stop(node);
+                let path = self.node(node);
+                ready(&hands, &path, "Unknown").await;
                 let taint = json!([{ "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" }]);
-                hands.patch(&self.node(node), &json!({ "spec": { "taints": taint } })).await;
+                hands.patch(&path, &json!({ "spec": { "taints": taint } })).await;
                 self.troubles.lock().unwrap().tainted.insert(node);
+                self.come_back(node, back);
             }
             Act::Stubborn { undo, target, time } => {
                 let nodes = self.nodes.clone();
@@ -83,6 +80,36 @@ impl World {
 
     async fn node_status(&self, node: usize, status: Value) {
         self.hands.patch(&format!("{}/status", self.node(node)), &json!({ "status": status })).await;
+    }
+
+    fn stop(&self, node: usize) {
+        let name = self.nodes[node].clone();
+        self.kubelets.change(|kubelets| {
+            kubelets.silent.insert(name);
+        });
+    }
+
+    /// Ends what was done to a node, and what its kubelet does not do.
+    fn come_back(&mut self, node: usize, back: Back) {
+        let (hands, kubelets, name) = (self.hands.clone(), self.kubelets.handle(), self.nodes[node].clone());
+        let troubles = Arc::clone(&self.troubles);
+        self.beside.spawn(async move {
+            tokio::time::sleep(back.after).await;
+            let boots = {
+                let mut troubles = troubles.lock().unwrap();
+                troubles.removed.remove(&node);
+                troubles.tainted.remove(&node);
+                troubles.boots[node] += usize::from(back.has_booted);
+                troubles.boots[node]
+            };
+            kubelets.change(|behaviour| {
+                behaviour.boots.insert(name.clone(), boots);
+            });
+            register(&hands, &name, boots).await;
+            kubelets.change(|behaviour| {
+                behaviour.silent.remove(&name);
+            });
+        });
     }
 
     fn hang(&mut self, node: usize, time: Duration) {
@@ -104,21 +131,18 @@ impl World {
         kubelets.change(|behaviour| {
             behaviour.silent.insert(name.clone());
         });
-        self.troubles.lock().unwrap().silent.insert(node);
         let (hands, path, troubles) = (self.hands.clone(), self.node(node), Arc::clone(&self.troubles));
-        let ready = |status: &str| json!({ "status": { "conditions": [{ "type": "Ready", "status": status, "reason": "Kubelet", "message": "" }] } });
         self.beside.spawn(async move {
             let grace = Duration::from_secs(40);
             tokio::time::sleep(time.min(grace)).await;
             if time > grace {
-                hands.patch(&format!("{path}/status"), &ready("Unknown")).await;
+                ready(&hands, &path, "Unknown").await;
                 tokio::time::sleep(time.saturating_sub(grace)).await;
             }
-            troubles.lock().unwrap().silent.remove(&node);
             let is_gone = troubles.lock().unwrap().removed.contains(&node);
             let is_tainted = troubles.lock().unwrap().tainted.contains(&node);
             if !is_gone && !is_tainted {
-                hands.patch(&format!("{path}/status"), &ready("True")).await;
+                ready(&hands, &path, "True").await;
                 kubelets.change(|behaviour| {
                     behaviour.silent.remove(&name);
                 });
