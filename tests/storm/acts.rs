@@ -306,10 +306,12 @@ impl Script {
         let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let rng = &mut rng;
         let is_provisioned = rng.u8(..3) == 0 || seed % 10 == 3;
+        // What acts and worlds got later is drawn from numbers of its own, so that the others stay as they were.
+        let more = &mut Rng::with_seed(!seed);
         let mut script = Self {
             seed,
             is_provisioned,
-            is_delayed: is_provisioned && (rng.bool() || seed % 10 == 3),
+            is_delayed: if is_provisioned { rng.bool() || seed % 10 == 3 } else { more.u8(..4) == 0 },
             has_all: seed.is_multiple_of(3),
             has_replicas: rng.bool(),
             has_iscsi: rng.bool(),
@@ -319,8 +321,6 @@ impl Script {
             lags: lags(seed),
             steps: Vec::new(),
         };
-        // What acts got later is drawn from numbers of its own, so that the others stay as they were.
-        let more = &mut Rng::with_seed(!seed);
         let long = seed % 10 == 7;
         // In every fourth seed the daemon lives on: what takes it minutes comes to its end.
         let lives = seed % 4 == 2;
