@@ -40,6 +40,7 @@ pub enum Undo {
     ClaimRef,
     BindCompleted,
     Phase,
+    Deletion,
 }
 
 /// What is done. Numbers choose among the objects that are there.
@@ -376,6 +377,12 @@ impl Script {
                 let act = Act::DeleteVolume { volume: rng.usize(..6), by_force: false };
                 script.steps.push(Step { pause: Duration::from_millis(1), act, kill: None });
             }
+            if more.u8(..10) == 0 {
+                let act = Self::act_drawn_later(more);
+                let kill = (!lives && more.bool())
+                    .then(|| Kill { write: more.usize(1..4), point: more.usize(..3) });
+                script.steps.push(Step { pause: seconds(more, 0..5), act, kill });
+            }
             // What a pod on that node was given is to stay its own meanwhile (S44), also if its claim leads elsewhere then.
             if let Act::Silence { node, time } = act
                 && time >= Duration::from_secs(OUTLASTS_FORCE)
@@ -384,6 +391,11 @@ impl Script {
                 script.steps.push(Step { pause: Duration::from_secs(5), act, kill: None });
             }
         }
+    }
+
+    fn act_drawn_later(rng: &mut Rng) -> Act {
+        let time = seconds(rng, 30..240);
+        Act::Stubborn { undo: Undo::Deletion, target: rng.usize(..6), time }
     }
 
     /// What gives the small controllers work.

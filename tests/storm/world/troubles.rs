@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use test_support::cluster::DRIVER;
 use testbed::actors::Reaction;
 
-use super::{ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, MISTYPED, NODES, VOLUMES, World, ready, register};
+use super::{ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, MISTYPED, NODES, PODS, VOLUMES, World, ready, register};
 use crate::{
     acts::{Act, Back, Undo},
     hands::{Hands, name},
@@ -176,20 +176,31 @@ impl World {
 async fn stubborn(hands: Hands, undo: Undo, target: usize, nodes: Vec<String>) {
     let pick = |all: Vec<Value>| (!all.is_empty()).then(|| name(&all[target % all.len()]).to_owned());
     let (list, chosen) = match undo {
-        Undo::Attachment => {
-            let all = hands.list(ATTACHMENTS).await;
-            (ATTACHMENTS, pick(all))
-        }
+        Undo::Attachment | Undo::Deletion => (ATTACHMENTS, pick(hands.list(ATTACHMENTS).await)),
         Undo::List => (NODES, Some(nodes[target % nodes.len()].clone())),
         Undo::BindCompleted => (CLAIMS, pick(hands.list(CLAIMS).await)),
         Undo::ClaimRef | Undo::Phase => (VOLUMES, pick(hands.list(VOLUMES).await)),
     };
     let Some(chosen) = chosen else { return };
     let path = format!("{list}/{chosen}");
+    let spec = hands.get(&path).await.map(|object| object["spec"].clone());
+    if undo == Undo::Deletion {
+        // Who needs it goes, so that there is a deletion to undo.
+        for pod in hands.list(PODS).await {
+            if spec.as_ref().is_some_and(|spec| spec["nodeName"] == pod["spec"]["nodeName"]) {
+                hands.delete(&format!("{PODS}/{}", name(&pod))).await;
+            }
+        }
+    }
     loop {
         // A script that looks again and again; the daemon's answer comes in between.
         tokio::time::sleep(Duration::from_millis(400)).await;
-        let Some(object) = hands.get(&path).await else { continue };
+        let Some(object) = hands.get(&path).await else {
+            if undo == Undo::Deletion {
+                hands.create(list, &json!({ "metadata": { "name": chosen }, "spec": spec })).await;
+            }
+            continue;
+        };
         match undo {
             Undo::Attachment => hands.remove(&path).await,
             Undo::List if !object["status"]["volumesAttached"].is_null() => {
