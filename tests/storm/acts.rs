@@ -163,6 +163,27 @@ pub enum Act {
         node: usize,
         back: Back,
     },
+    /// The CSIDriver is deleted, and made anew as one that needs no attachment, if it is not gone for that long.
+    SwapDriver {
+        is_gone: bool,
+        time: Duration,
+    },
+    /// A node is another's to attach to, that long.
+    Unmanage {
+        node: usize,
+        time: Duration,
+    },
+    /// An attachment is made by hand, under the name that kubelets look for or another.
+    MakeAttachment {
+        volume: usize,
+        node: usize,
+        is_misnamed: bool,
+    },
+    /// A volume gets other labels, those of its zone among them.
+    LabelVolume {
+        volume: usize,
+        zone: usize,
+    },
     /// Undoes each write of a kind, that long.
     Stubborn {
         undo: Undo,
@@ -275,8 +296,16 @@ pub struct Script {
 }
 
 /// Kinds that the daemon watches.
-pub const WATCHED: [&str; 6] =
-    ["pods", "nodes", "persistentvolumes", "persistentvolumeclaims", "volumeattachments", "storageclasses"];
+pub const WATCHED: [&str; 8] = [
+    "pods",
+    "nodes",
+    "persistentvolumes",
+    "persistentvolumeclaims",
+    "volumeattachments",
+    "storageclasses",
+    "csidrivers",
+    "volumeattributesclasses",
+];
 
 /// Seconds: longer than the six minutes after which a detach is forced.
 const OUTLASTS_FORCE: u64 = 400;
@@ -394,8 +423,16 @@ impl Script {
     }
 
     fn act_drawn_later(rng: &mut Rng) -> Act {
-        let time = seconds(rng, 30..240);
-        Act::Stubborn { undo: Undo::Deletion, target: rng.usize(..6), time }
+        let (node, volume) = (rng.usize(..3), rng.usize(..6));
+        match rng.u8(..5) {
+            0 => {
+                Act::Stubborn { undo: Undo::Deletion, target: rng.usize(..6), time: seconds(rng, 30..240) }
+            }
+            1 => Act::SwapDriver { is_gone: rng.bool(), time: seconds(rng, 1..60) },
+            2 => Act::Unmanage { node, time: seconds(rng, 1..60) },
+            3 => Act::MakeAttachment { volume, node, is_misnamed: rng.u8(..3) == 0 },
+            _ => Act::LabelVolume { volume, zone: rng.usize(..3) },
+        }
     }
 
     /// What gives the small controllers work.

@@ -25,9 +25,12 @@ pub const PODS: &str = "/api/v1/namespaces/default/pods";
 pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 pub const VOLUMES: &str = "/api/v1/persistentvolumes";
 pub const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
+const DRIVERS: &str = "/apis/storage.k8s.io/v1/csidrivers";
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 
 const CLASS_NAMES: [&str; 2] = ["fast", "slow"];
+/// Says that a node's volumes are the daemon's to attach.
+const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// A provisioner that is not there.
 const MISTYPED: &str = "mistyped.example.com";
 const ODD: [&str; 7] = ["status", "finalizers", "proxy", "a.b", "7", "true", "null"];
@@ -72,8 +75,7 @@ impl World {
             kubelets,
             beside: JoinSet::new(),
         };
-        let driver = json!({ "metadata": { "name": DRIVER }, "spec": { "attachRequired": true } });
-        world.hands.create("/apis/storage.k8s.io/v1/csidrivers", &driver).await;
+        world.hands.create(DRIVERS, &driver(true)).await;
         for class in 0..2 {
             world.make_class(class).await;
         }
@@ -366,6 +368,11 @@ impl World {
             kubelets.silent.clear();
             kubelets.holding.clear();
         });
+        let path = format!("{DRIVERS}/{DRIVER}");
+        if self.hands.get(&path).await.is_none_or(|driver| driver["spec"]["attachRequired"] == false) {
+            self.hands.remove(&path).await;
+            self.hands.create(DRIVERS, &driver(true)).await;
+        }
         for (class, name) in CLASS_NAMES.iter().enumerate() {
             let path = format!("{CLASSES}/{name}");
             if self.hands.get(&path).await.is_some_and(|class| class["provisioner"] == MISTYPED) {
@@ -376,15 +383,16 @@ impl World {
     }
 }
 
+fn driver(attach_required: bool) -> Value {
+    json!({ "metadata": { "name": DRIVER }, "spec": { "attachRequired": attach_required } })
+}
+
 /// What a kubelet says as it begins: its node is there, well and without taints.
 async fn register(hands: &Hands, name: &str, boots: usize) {
-    let object = json!({ "metadata": {
-        "name": name,
-        "annotations": { "volumes.kubernetes.io/controller-managed-attach-detach": "true" },
-    }});
-    hands.create(NODES, &object).await;
+    let metadata = json!({ "name": name, "annotations": { MANAGED: "true" } });
+    hands.create(NODES, &json!({ "metadata": metadata })).await;
     let path = format!("{NODES}/{name}");
-    hands.patch(&path, &json!({ "spec": { "taints": null } })).await;
+    hands.patch(&path, &json!({ "metadata": metadata, "spec": { "taints": null } })).await;
     let machine = json!({ "bootID": format!("boot-{name}-{boots}"), "systemUUID": format!("system-{name}") });
     hands.patch(&format!("{path}/status"), &json!({ "status": { "nodeInfo": machine } })).await;
     ready(hands, &path, "True").await;

@@ -4,9 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use test_support::cluster::DRIVER;
-use testbed::actors::Reaction;
+use testbed::actors::{Reaction, attachment_name};
 
-use super::{ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, MISTYPED, NODES, PODS, VOLUMES, World, ready, register};
+use super::{
+    ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, DRIVERS, MANAGED, MISTYPED, NODES, PODS, VOLUMES, World, driver,
+    ready, register,
+};
 use crate::{
     acts::{Act, Back, Undo},
     hands::{Hands, name},
@@ -62,6 +65,46 @@ impl World {
                 hands.patch(&path, &json!({ "spec": { "taints": taint } })).await;
                 self.troubles.lock().unwrap().tainted.insert(node);
                 self.come_back(node, back);
+            }
+            Act::SwapDriver { is_gone, time } => {
+                let path = format!("{DRIVERS}/{DRIVER}");
+                hands.remove(&path).await;
+                if !is_gone {
+                    hands.create(DRIVERS, &driver(false)).await;
+                }
+                self.beside.spawn(async move {
+                    tokio::time::sleep(time).await;
+                    hands.remove(&path).await;
+                    hands.create(DRIVERS, &driver(true)).await;
+                });
+            }
+            Act::Unmanage { node, time } => {
+                let path = self.node(node);
+                hands.patch(&path, &json!({ "metadata": { "annotations": { MANAGED: null } } })).await;
+                self.beside.spawn(async move {
+                    tokio::time::sleep(time).await;
+                    hands.patch(&path, &json!({ "metadata": { "annotations": { MANAGED: "true" } } })).await;
+                });
+            }
+            Act::MakeAttachment { volume, node, is_misnamed } => {
+                let Some(volume) = self.volume_now(volume).await else { return };
+                let Some(handle) = volume["spec"]["csi"]["volumeHandle"].as_str() else { return };
+                let node = &self.nodes[node];
+                let right = attachment_name(handle, DRIVER, node);
+                let object = json!({
+                    "metadata": { "name": if is_misnamed { format!("by-hand-{node}") } else { right } },
+                    "spec": {
+                        "attacher": DRIVER, "nodeName": node,
+                        "source": { "persistentVolumeName": name(&volume) },
+                    },
+                });
+                hands.create(ATTACHMENTS, &object).await;
+            }
+            Act::LabelVolume { volume, zone } => {
+                let Some(volume) = self.volume_now(volume).await else { return };
+                let labels = json!({ "topology.kubernetes.io/zone": format!("zone-{zone}"), "team": zone.to_string() });
+                let body = json!({ "metadata": { "labels": labels } });
+                hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
             }
             Act::Stubborn { undo, target, time } => {
                 let nodes = self.nodes.clone();
