@@ -47,9 +47,9 @@ struct Happening {
     /// The daemon is killed for the last time.
     #[serde(default)]
     killed: bool,
-    /// So often, a second apart.
+    /// So often, so many seconds apart.
     #[serde(default)]
-    times: Option<u64>,
+    times: Option<[u64; 2]>,
     #[serde(default)]
     is: Value,
 }
@@ -94,8 +94,9 @@ fn record(happenings: &[Happening]) -> Record {
     let mut objects: BTreeMap<String, Value> = BTreeMap::new();
     let mut revision = 0;
     for happening in happenings {
-        for second in 0..happening.times.unwrap_or(1) {
-            let at = began + Duration::from_secs(happening.at + second);
+        let [times, apart] = happening.times.unwrap_or([1, 0]);
+        for time in 0..times {
+            let at = began + Duration::from_secs(happening.at + time * apart);
             if record.killed == u64::MAX {
                 record.killed_at = at;
             }
