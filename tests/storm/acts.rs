@@ -254,8 +254,8 @@ pub enum Act {
     Away {
         time: Duration,
     },
-    /// The daemon that writes hears nothing that long, and so many of its writes are carried out only then, as of a process
-    /// or a machine that was stopped.
+    /// The daemon that writes hears nothing that long, and reaches nobody, also for its lease; so many of its writes are
+    /// carried out in any case then, as of a process or a machine that was stopped.
     Freeze {
         writes: usize,
         time: Duration,
@@ -501,7 +501,7 @@ impl Script {
             },
             93..95 => Act::RewindWatch { kind: rng.usize(..WATCHED.len()), revisions: rng.u64(1..40) },
             95 | 96 => Act::Away { time: seconds(rng, 1..20) },
-            97 => Act::Freeze { writes: rng.usize(1..4), time: seconds(rng, 1..40) },
+            97 => Act::Freeze { writes: rng.usize(1..4), time: seconds(rng, 1..60) },
             _ => Act::Replace { in_order: rng.bool(), pause: seconds(rng, 0..3) },
         }
     }
