@@ -405,13 +405,12 @@ async fn ready(hands: &Hands, path: &str, status: &str) {
 
 /// Names of the nodes, claims or volumes of a script, by their letter.
 pub fn names(script: &Script, letter: &str, count: usize) -> Vec<String> {
+    let seed = usize::try_from(script.seed).unwrap_or(0);
     let name = |number: usize| match number {
         _ if !script.has_odd_names || number > 3 => format!("{letter}{number}"),
-        3 => "x".repeat(253),
-        _ => {
-            let place = usize::try_from(script.seed).unwrap_or(0) + number;
-            ODD[place % ODD.len()].to_owned()
-        }
+        // As long as a name may be; that of a node, a claim, a volume and a pod in turn.
+        _ if number == seed % 3 => "x".repeat(253),
+        _ => ODD[(seed + number) % ODD.len()].to_owned(),
     };
     (0..count).map(name).collect()
 }
