@@ -408,8 +408,8 @@ impl Script {
             }
             if more.u8(..10) == 0 {
                 let act = Self::act_drawn_later(more);
-                let kill = (!lives && more.bool())
-                    .then(|| Kill { write: more.usize(1..4), point: more.usize(..3) });
+                let kill =
+                    (!lives && more.bool()).then(|| Kill { write: more.usize(1..4), point: more.usize(..3) });
                 script.steps.push(Step { pause: seconds(more, 0..5), act, kill });
             }
             // What a pod on that node was given is to stay its own meanwhile (S44), also if its claim leads elsewhere then.
@@ -425,9 +425,7 @@ impl Script {
     fn act_drawn_later(rng: &mut Rng) -> Act {
         let (node, volume) = (rng.usize(..3), rng.usize(..6));
         match rng.u8(..5) {
-            0 => {
-                Act::Stubborn { undo: Undo::Deletion, target: rng.usize(..6), time: seconds(rng, 30..240) }
-            }
+            0 => Act::Stubborn { undo: Undo::Deletion, target: rng.usize(..6), time: seconds(rng, 30..240) },
             1 => Act::SwapDriver { is_gone: rng.bool(), time: seconds(rng, 1..60) },
             2 => Act::Unmanage { node, time: seconds(rng, 1..60) },
             3 => Act::MakeAttachment { volume, node, is_misnamed: rng.u8(..3) == 0 },

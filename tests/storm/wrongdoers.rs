@@ -77,7 +77,14 @@ pub fn trials() -> Vec<Trial> {
 fn record(happenings: &[Happening]) -> Record {
     let began = Instant::now();
     let mut record = Record {
-        script: Script { steps: Vec::new(), broken: Some(0), has_all: true, has_odd_names: false, lags: Vec::new(), ..Script::of(1) },
+        script: Script {
+            steps: Vec::new(),
+            broken: Some(0),
+            has_all: true,
+            has_odd_names: false,
+            lags: Vec::new(),
+            ..Script::of(1)
+        },
         changes: Vec::new(),
         requests: Vec::new(),
         facts: Vec::new(),

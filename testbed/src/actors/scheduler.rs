@@ -238,9 +238,8 @@ impl World {
         {
             return Ok(None);
         }
-        let reaches = |volume: &PersistentVolume| {
-            self.nodes.get("", node).is_some_and(|node| reaches(volume, node))
-        };
+        let reaches =
+            |volume: &PersistentVolume| self.nodes.get("", node).is_some_and(|node| reaches(volume, node));
         if let Some(volume) = self.volumes.values().find(|volume| suits(volume, claim) && reaches(volume)) {
             return Ok(Some(reserve(volume, claim)));
         }

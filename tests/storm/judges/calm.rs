@@ -150,7 +150,8 @@ fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Option<&'static 
             }
             // What holds its UID and suits it is its volume; what does not suit it lets it wait (S19).
             let holds = |volume: &&Value| volume["spec"]["claimRef"]["uid"] == uid(claim);
-            let mut held = objects.all("persistentvolumes").map(|(_, volume)| volume).filter(holds).peekable();
+            let mut held =
+                objects.all("persistentvolumes").map(|(_, volume)| volume).filter(holds).peekable();
             if held.peek().is_some() {
                 return held.all(fits).then_some("calm: half-bound");
             }
@@ -320,7 +321,8 @@ fn lists_for_nobody(objects: &Objects, given: &Given, name: &str, disk: &str) ->
 
 /// Whether the driver never attaches a volume.
 fn is_broken(record: &Record, volume: &Value) -> bool {
-    let broken = record.script.broken.map(|number| names(&record.script, "v", number + 1).swap_remove(number));
+    let broken =
+        record.script.broken.map(|number| names(&record.script, "v", number + 1).swap_remove(number));
     broken.is_some_and(|name| volume["metadata"]["name"] == name) && !volume["spec"]["csi"].is_null()
 }
 

@@ -7,8 +7,8 @@ use test_support::cluster::DRIVER;
 use testbed::actors::{Reaction, attachment_name};
 
 use super::{
-    ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, DRIVERS, MANAGED, MISTYPED, NODES, PODS, VOLUMES, World, driver,
-    ready, register,
+    ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, DRIVERS, MANAGED, MISTYPED, NODES, PODS, VOLUMES, World,
+    driver, ready, register,
 };
 use crate::{
     acts::{Act, Back, Undo},
