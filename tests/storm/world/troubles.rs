@@ -87,18 +87,7 @@ impl World {
                 });
             }
             Act::MakeAttachment { volume, node, is_misnamed } => {
-                let Some(volume) = self.volume_now(volume).await else { return };
-                let Some(handle) = volume["spec"]["csi"]["volumeHandle"].as_str() else { return };
-                let node = &self.nodes[node];
-                let right = attachment_name(handle, DRIVER, node);
-                let object = json!({
-                    "metadata": { "name": if is_misnamed { format!("by-hand-{node}") } else { right } },
-                    "spec": {
-                        "attacher": DRIVER, "nodeName": node,
-                        "source": { "persistentVolumeName": name(&volume) },
-                    },
-                });
-                hands.create(ATTACHMENTS, &object).await;
+                self.make_attachment(volume, node, is_misnamed).await;
             }
             Act::LabelVolume { volume, zone } => {
                 let Some(volume) = self.volume_now(volume).await else { return };
@@ -119,6 +108,20 @@ impl World {
             // The rest is the daemon's, and played where it is.
             _ => {}
         }
+    }
+
+    async fn make_attachment(&self, volume: usize, node: usize, is_misnamed: bool) {
+        let Some(volume) = self.volume_now(volume).await else { return };
+        let Some(handle) = volume["spec"]["csi"]["volumeHandle"].as_str() else { return };
+        let node = &self.nodes[node];
+        let right = attachment_name(handle, DRIVER, node);
+        let object = json!({
+            "metadata": { "name": if is_misnamed { format!("by-hand-{node}") } else { right } },
+            "spec": {
+                "attacher": DRIVER, "nodeName": node, "source": { "persistentVolumeName": name(&volume) },
+            },
+        });
+        self.hands.create(ATTACHMENTS, &object).await;
     }
 
     async fn node_status(&self, node: usize, status: Value) {
