@@ -24,6 +24,14 @@ pub struct Kill {
     pub point: usize,
 }
 
+/// When and how a machine comes back under the name of its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Back {
+    pub after: Duration,
+    /// It has booted, so nothing is mounted there any more.
+    pub has_booted: bool,
+}
+
 /// What a stubborn writer undoes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undo {
@@ -32,6 +40,7 @@ pub enum Undo {
     ClaimRef,
     BindCompleted,
     Phase,
+    Deletion,
 }
 
 /// What is done. Numbers choose among the objects that are there.
@@ -144,11 +153,36 @@ pub enum Act {
     EditVolume {
         volume: usize,
     },
+    /// A node is deleted and its kubelet falls silent; both come back after a while.
     DeleteNode {
         node: usize,
+        back: Back,
     },
+    /// A kubelet falls silent and its node is marked as out of service; both are well after a while.
     OutOfService {
         node: usize,
+        back: Back,
+    },
+    /// The CSIDriver is deleted, and made anew as one that needs no attachment, if it is not gone for that long.
+    SwapDriver {
+        is_gone: bool,
+        time: Duration,
+    },
+    /// A node is another's to attach to, that long.
+    Unmanage {
+        node: usize,
+        time: Duration,
+    },
+    /// An attachment is made by hand, under the name that kubelets look for or another.
+    MakeAttachment {
+        volume: usize,
+        node: usize,
+        is_misnamed: bool,
+    },
+    /// A volume gets other labels, those of its zone among them.
+    LabelVolume {
+        volume: usize,
+        zone: usize,
     },
     /// Undoes each write of a kind, that long.
     Stubborn {
@@ -220,8 +254,8 @@ pub enum Act {
     Away {
         time: Duration,
     },
-    /// The daemon that writes hears nothing that long, and so many of its writes are carried out only then, as of a process
-    /// or a machine that was stopped.
+    /// The daemon that writes hears nothing that long, and reaches nobody, also for its lease; so many of its writes are
+    /// carried out in any case then, as of a process or a machine that was stopped.
     Freeze {
         writes: usize,
         time: Duration,
@@ -262,14 +296,28 @@ pub struct Script {
 }
 
 /// Kinds that the daemon watches.
-pub const WATCHED: [&str; 6] =
-    ["pods", "nodes", "persistentvolumes", "persistentvolumeclaims", "volumeattachments", "storageclasses"];
+pub const WATCHED: [&str; 8] = [
+    "pods",
+    "nodes",
+    "persistentvolumes",
+    "persistentvolumeclaims",
+    "volumeattachments",
+    "storageclasses",
+    "csidrivers",
+    "volumeattributesclasses",
+];
 
 /// Seconds: longer than the six minutes after which a detach is forced.
 const OUTLASTS_FORCE: u64 = 400;
 
 fn seconds(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(rng.u64(range.start * 1_000..range.end * 1_000))
+}
+
+/// Half of them after six minutes are over.
+fn back(rng: &mut Rng) -> Back {
+    let range = if rng.bool() { OUTLASTS_FORCE..600 } else { 1..120 };
+    Back { after: seconds(rng, range), has_booted: rng.bool() }
 }
 
 /// The seeds of `.ci/run`, which have one server: what is late in a seed with two does not always come out the same.
@@ -288,10 +336,12 @@ impl Script {
         let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let rng = &mut rng;
         let is_provisioned = rng.u8(..3) == 0 || seed % 10 == 3;
+        // What acts and worlds got later is drawn from numbers of its own, so that the others stay as they were.
+        let more = &mut Rng::with_seed(!seed);
         let mut script = Self {
             seed,
             is_provisioned,
-            is_delayed: is_provisioned && (rng.bool() || seed % 10 == 3),
+            is_delayed: if is_provisioned { rng.bool() || seed % 10 == 3 } else { more.u8(..4) == 0 },
             has_all: seed.is_multiple_of(3),
             has_replicas: rng.bool(),
             has_iscsi: rng.bool(),
@@ -333,7 +383,7 @@ impl Script {
             let act = if script.has_all && rng.u8(..4) == 0 {
                 Self::act_for_all(rng)
             } else {
-                Self::act(rng, long)
+                Self::act(rng, more, long)
             };
             let is_of_people = !matches!(
                 act,
@@ -356,6 +406,12 @@ impl Script {
                 let act = Act::DeleteVolume { volume: rng.usize(..6), by_force: false };
                 script.steps.push(Step { pause: Duration::from_millis(1), act, kill: None });
             }
+            if more.u8(..10) == 0 {
+                let act = Self::act_drawn_later(more);
+                let kill =
+                    (!lives && more.bool()).then(|| Kill { write: more.usize(1..4), point: more.usize(..3) });
+                script.steps.push(Step { pause: seconds(more, 0..5), act, kill });
+            }
             // What a pod on that node was given is to stay its own meanwhile (S44), also if its claim leads elsewhere then.
             if let Act::Silence { node, time } = act
                 && time >= Duration::from_secs(OUTLASTS_FORCE)
@@ -363,6 +419,17 @@ impl Script {
                 let act = Act::RemakeClaim { claim: rng.usize(..6), node, has_volume: true };
                 script.steps.push(Step { pause: Duration::from_secs(5), act, kill: None });
             }
+        }
+    }
+
+    fn act_drawn_later(rng: &mut Rng) -> Act {
+        let (node, volume) = (rng.usize(..3), rng.usize(..6));
+        match rng.u8(..5) {
+            0 => Act::Stubborn { undo: Undo::Deletion, target: rng.usize(..6), time: seconds(rng, 30..240) },
+            1 => Act::SwapDriver { is_gone: rng.bool(), time: seconds(rng, 1..60) },
+            2 => Act::Unmanage { node, time: seconds(rng, 1..60) },
+            3 => Act::MakeAttachment { volume, node, is_misnamed: rng.u8(..3) == 0 },
+            _ => Act::LabelVolume { volume, zone: rng.usize(..3) },
         }
     }
 
@@ -380,7 +447,7 @@ impl Script {
         }
     }
 
-    fn act(rng: &mut Rng, long: bool) -> Act {
+    fn act(rng: &mut Rng, more: &mut Rng, long: bool) -> Act {
         let (claim, node, volume) = (rng.usize(..6), rng.usize(..3), rng.usize(..6));
         let by_force = rng.u8(..3) == 0;
         match rng.u8(..100) {
@@ -409,8 +476,8 @@ impl Script {
             69..70 => Act::FalsifyList { node, volume },
             70..71 => Act::EmptyInUse { node },
             71..72 => Act::RemakeClass { class: rng.usize(..2) },
-            72..74 => Act::DeleteNode { node },
-            74..75 => Act::OutOfService { node },
+            72..74 => Act::DeleteNode { node, back: back(more) },
+            74..75 => Act::OutOfService { node, back: back(more) },
             75..77 => Act::Stubborn {
                 undo: *rng
                     .choice(&[Undo::Attachment, Undo::List, Undo::ClaimRef, Undo::BindCompleted, Undo::Phase])
@@ -432,7 +499,7 @@ impl Script {
             },
             93..95 => Act::RewindWatch { kind: rng.usize(..WATCHED.len()), revisions: rng.u64(1..40) },
             95 | 96 => Act::Away { time: seconds(rng, 1..20) },
-            97 => Act::Freeze { writes: rng.usize(1..4), time: seconds(rng, 1..40) },
+            97 => Act::Freeze { writes: rng.usize(1..4), time: seconds(rng, 1..60) },
             _ => Act::Replace { in_order: rng.bool(), pause: seconds(rng, 0..3) },
         }
     }

@@ -1,6 +1,6 @@
 //! The storm: a small world in which people, machines, the attacher, the API server and the daemon's own deaths do what a
 //! seed says, on the embedded server in paused time; then calm. Judges that ask neither the daemon nor its tables say what
-//! must not have happened (S43–S51, and today's promises by who wrote).
+//! must not have happened (S43–S52, and today's promises by who wrote).
 //!
 //! `MOORING_STORM=1-60` plays other seeds, `MOORING_SEED=7` one, shrunk if it fails. `MOORING_TRACE=/tmp` leaves all that
 //! happened in `/tmp/seed-7.txt`.

@@ -186,8 +186,10 @@ impl Daemons {
                 let proxy = &self.running[place].0;
                 let late: Vec<Caught> = (0..writes).map(|_| proxy.delay(|_| true)).collect();
                 (0..WATCHED.len()).for_each(|kind| proxy.watches().delay(watched(kind)));
+                proxy.stop();
                 self.later(place, time, |faults| {
                     drop(late);
+                    faults.go_on();
                     (0..WATCHED.len()).for_each(|kind| faults.watches().resume(watched(kind)));
                 });
             }

@@ -1,4 +1,5 @@
-//! What happened, a line for each change: when, at which revision, by whom, and what of the object matters to disks.
+//! What happened, a line for each change: when, at which revision, by whom, and what of the object matters to disks; and
+//! what happened to the disks.
 
 use std::fmt::Write as _;
 
@@ -22,6 +23,12 @@ pub fn text(record: &Record) -> String {
             }
         };
         lines.push((moment.at, line));
+    }
+    for fact in &record.facts {
+        let at = fact.at.duration_since(record.began);
+        let line =
+            format!("{:9.3} {:>6} {:?} {} {}", at.as_secs_f64(), "", fact.step, fact.disk, fact.machine);
+        lines.push((fact.at, line));
     }
     for kill in &record.kills {
         let at = kill.duration_since(record.began);

@@ -25,9 +25,12 @@ pub const PODS: &str = "/api/v1/namespaces/default/pods";
 pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 pub const VOLUMES: &str = "/api/v1/persistentvolumes";
 pub const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
+const DRIVERS: &str = "/apis/storage.k8s.io/v1/csidrivers";
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 
 const CLASS_NAMES: [&str; 2] = ["fast", "slow"];
+/// Says that a node's volumes are the daemon's to attach.
+const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// A provisioner that is not there.
 const MISTYPED: &str = "mistyped.example.com";
 const ODD: [&str; 7] = ["status", "finalizers", "proxy", "a.b", "7", "true", "null"];
@@ -36,8 +39,9 @@ const ODD: [&str; 7] = ["status", "finalizers", "proxy", "a.b", "7", "true", "nu
 #[derive(Debug, Default)]
 struct Troubles {
     removed: BTreeSet<usize>,
-    silent: BTreeSet<usize>,
     tainted: BTreeSet<usize>,
+    /// How often each machine has booted since the beginning.
+    boots: [usize; 3],
 }
 
 /// The world, and those who act in it.
@@ -58,23 +62,12 @@ pub struct World {
 
 impl World {
     pub async fn make(script: &Script, hands: Hands, attacher: Attacher, kubelets: Kubelets) -> Self {
-        let names = |letter: &str, count: usize| -> Vec<String> {
-            let odd = (0..count).map(|number| match number {
-                _ if !script.has_odd_names || number > 3 => format!("{letter}{number}"),
-                3 => "x".repeat(253),
-                _ => {
-                    let place = usize::try_from(script.seed).unwrap_or(0) + number;
-                    ODD[place % ODD.len()].to_owned()
-                }
-            });
-            odd.collect()
-        };
         let mut world = Self {
             script: script.clone(),
             hands,
-            nodes: names("n", 3),
-            claims: names("c", 6),
-            volumes: names("v", 6),
+            nodes: names(script, "n", 3),
+            claims: names(script, "c", 6),
+            volumes: names(script, "v", 6),
             pods: 0,
             handles: 0,
             troubles: Arc::default(),
@@ -82,8 +75,7 @@ impl World {
             kubelets,
             beside: JoinSet::new(),
         };
-        let driver = json!({ "metadata": { "name": DRIVER }, "spec": { "attachRequired": true } });
-        world.hands.create("/apis/storage.k8s.io/v1/csidrivers", &driver).await;
+        world.hands.create(DRIVERS, &driver(true)).await;
         for class in 0..2 {
             world.make_class(class).await;
         }
@@ -130,23 +122,10 @@ impl World {
         })
     }
 
-    /// A node whose machine has not booted since.
+    /// A node whose machine has booted so often.
     async fn make_node(&self, node: usize) {
-        let object = json!({ "metadata": {
-            "name": self.nodes[node],
-            "annotations": { "volumes.kubernetes.io/controller-managed-attach-detach": "true" },
-        }});
-        self.hands.create(NODES, &object).await;
-        self.hands.patch(&self.node(node), &json!({ "spec": { "taints": null } })).await;
-        self.ready(node, "True").await;
-    }
-
-    async fn ready(&self, node: usize, status: &str) {
-        let body = json!({ "status": {
-            "nodeInfo": { "bootID": format!("boot-{node}"), "systemUUID": format!("system-{node}") },
-            "conditions": [{ "type": "Ready", "status": status, "reason": "Kubelet", "message": "" }],
-        }});
-        self.hands.patch(&format!("{}/status", self.node(node)), &body).await;
+        let boots = self.troubles.lock().unwrap().boots[node];
+        register(&self.hands, &self.nodes[node], boots).await;
     }
 
     fn node(&self, node: usize) -> String {
@@ -389,6 +368,11 @@ impl World {
             kubelets.silent.clear();
             kubelets.holding.clear();
         });
+        let path = format!("{DRIVERS}/{DRIVER}");
+        if self.hands.get(&path).await.is_none_or(|driver| driver["spec"]["attachRequired"] == false) {
+            self.hands.remove(&path).await;
+            self.hands.create(DRIVERS, &driver(true)).await;
+        }
         for (class, name) in CLASS_NAMES.iter().enumerate() {
             let path = format!("{CLASSES}/{name}");
             if self.hands.get(&path).await.is_some_and(|class| class["provisioner"] == MISTYPED) {
@@ -397,6 +381,38 @@ impl World {
             self.make_class(class).await;
         }
     }
+}
+
+fn driver(attach_required: bool) -> Value {
+    json!({ "metadata": { "name": DRIVER }, "spec": { "attachRequired": attach_required } })
+}
+
+/// What a kubelet says as it begins: its node is there, well and without taints.
+async fn register(hands: &Hands, name: &str, boots: usize) {
+    let metadata = json!({ "name": name, "annotations": { MANAGED: "true" } });
+    hands.create(NODES, &json!({ "metadata": metadata })).await;
+    let path = format!("{NODES}/{name}");
+    hands.patch(&path, &json!({ "metadata": metadata, "spec": { "taints": null } })).await;
+    let machine = json!({ "bootID": format!("boot-{name}-{boots}"), "systemUUID": format!("system-{name}") });
+    hands.patch(&format!("{path}/status"), &json!({ "status": { "nodeInfo": machine } })).await;
+    ready(hands, &path, "True").await;
+}
+
+async fn ready(hands: &Hands, path: &str, status: &str) {
+    let condition = json!({ "type": "Ready", "status": status, "reason": "Kubelet", "message": "" });
+    hands.patch(&format!("{path}/status"), &json!({ "status": { "conditions": [condition] } })).await;
+}
+
+/// Names of the nodes, claims or volumes of a script, by their letter.
+pub fn names(script: &Script, letter: &str, count: usize) -> Vec<String> {
+    let seed = usize::try_from(script.seed).unwrap_or(0);
+    let name = |number: usize| match number {
+        _ if !script.has_odd_names || number > 3 => format!("{letter}{number}"),
+        // As long as a name may be; that of a node, a claim, a volume and a pod in turn.
+        _ if number == seed % 3 => "x".repeat(253),
+        _ => ODD[(seed + number) % ODD.len()].to_owned(),
+    };
+    (0..count).map(name).collect()
 }
 
 /// What all claims ask for.

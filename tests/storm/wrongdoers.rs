@@ -47,9 +47,9 @@ struct Happening {
     /// The daemon is killed for the last time.
     #[serde(default)]
     killed: bool,
-    /// So often, a second apart.
+    /// So often, so many seconds apart.
     #[serde(default)]
-    times: Option<u64>,
+    times: Option<[u64; 2]>,
     #[serde(default)]
     is: Value,
 }
@@ -59,9 +59,13 @@ pub fn trials() -> Vec<Trial> {
     let trials = stories.into_iter().map(|story| {
         Trial::test(format!("wrongdoer_{}", story.name.replace(' ', "_")), move || {
             let faults = judges::goods(&record(&story.happens));
-            let mut rules: Vec<&str> = faults.iter().map(|fault| fault.rule).collect();
-            rules.dedup();
-            if rules != Vec::from_iter(story.convicts.as_deref()) {
+            let is_right = match &story.convicts {
+                Some(rule) => {
+                    !faults.is_empty() && faults.iter().all(|fault| fault.to_string().starts_with(rule))
+                }
+                None => faults.is_empty(),
+            };
+            if !is_right {
                 return Err(format!("the judges say {faults:?}").into());
             }
             Ok(())
@@ -73,7 +77,14 @@ pub fn trials() -> Vec<Trial> {
 fn record(happenings: &[Happening]) -> Record {
     let began = Instant::now();
     let mut record = Record {
-        script: Script { steps: Vec::new(), broken: None, has_all: true, lags: Vec::new(), ..Script::of(1) },
+        script: Script {
+            steps: Vec::new(),
+            broken: Some(0),
+            has_all: true,
+            has_odd_names: false,
+            lags: Vec::new(),
+            ..Script::of(1)
+        },
         changes: Vec::new(),
         requests: Vec::new(),
         facts: Vec::new(),
@@ -90,8 +101,9 @@ fn record(happenings: &[Happening]) -> Record {
     let mut objects: BTreeMap<String, Value> = BTreeMap::new();
     let mut revision = 0;
     for happening in happenings {
-        for second in 0..happening.times.unwrap_or(1) {
-            let at = began + Duration::from_secs(happening.at + second);
+        let [times, apart] = happening.times.unwrap_or([1, 0]);
+        for time in 0..times {
+            let at = began + Duration::from_secs(happening.at + time * apart);
             if record.killed == u64::MAX {
                 record.killed_at = at;
             }

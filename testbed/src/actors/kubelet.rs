@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Arc,
 };
 
@@ -44,6 +45,8 @@ pub struct KubeletBehaviour {
     pub silent: BTreeSet<String>,
     /// These keep volumes mounted (and in use) although their pods are gone: an unmount that hangs.
     pub holding: BTreeSet<String>,
+    /// How often the machine of a node has booted. After a boot nothing is mounted there.
+    pub boots: BTreeMap<String, usize>,
     /// What mounts are noted in.
     pub storage: Storage,
 }
@@ -95,6 +98,8 @@ struct World {
     mounted: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
     /// By node and pod (UID): the unique names of the volumes that the pod's claims ever led to.
     processed: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
+    /// By node: the boot that these two are of.
+    boots: BTreeMap<String, usize>,
 }
 
 async fn run(client: Client, mut behaviour: watch::Receiver<KubeletBehaviour>) {
@@ -210,6 +215,14 @@ impl World {
             .collect();
         let mut mounted = self.mounted.remove(name).unwrap_or_default();
         let mut processed = self.processed.remove(name).unwrap_or_default();
+        if let Some(boots) = behaviour.boots.get(name)
+            && self.boots.insert(name.to_owned(), *boots).unwrap_or_default() != *boots
+        {
+            for disk in mem::take(&mut mounted).keys() {
+                behaviour.storage.note(disk, name, Step::Unmounted);
+            }
+            processed.clear();
+        }
         processed
             .retain(|uid, _| pods.iter().any(|pod| !is_done(pod) && pod.metadata.uid.as_ref() == Some(uid)));
         let before: BTreeSet<String> = mounted.keys().cloned().collect();

@@ -1,10 +1,10 @@
 //! Stand-in for the scheduler: finds a node for every pod that has none (pv-binder §6).
 //!
 //! Like the real one, it binds through `pods/binding` and waits for claims of classes that bind at once.
-//! For claims that wait for a consumer, it writes the chosen node on the claim and waits until they are
-//! bound. It supports readiness, taints, cordons, and the node affinity of bound volumes. It does not
-//! support resources, affinity of pods, or existing volumes of a delayed class. The condition
-//! `PodScheduled` of a pod states why it has no node.
+//! For claims that wait for a consumer, it reserves an existing volume, or else writes the chosen node on
+//! the claim, and waits until they are bound. It supports readiness, taints, cordons, and the node affinity of
+//! volumes. It does not support resources and affinity of pods, and it knows existing volumes by class, size
+//! and access modes alone. The condition `PodScheduled` of a pod states why it has no node.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,6 +34,7 @@ const WORKERS: usize = 16;
 /// How many pods more than the emptiest node a node may have and still be chosen, so that a pod
 /// that is made again usually comes elsewhere.
 const SLACK: usize = 2;
+const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// A running stand-in; stops when dropped.
@@ -66,6 +67,8 @@ enum Waiting {
     ClaimUnbound,
     /// No node of so many will do.
     NoNode(usize),
+    /// There is no volume for a claim, and its class provisions none.
+    NoVolume,
     /// Claims that wait for this pod are being bound.
     Binding,
 }
@@ -77,6 +80,7 @@ impl fmt::Display for Waiting {
             Self::ClaimTerminating(name) => write!(f, "persistentvolumeclaim {name:?} is being deleted"),
             Self::ClaimUnbound => f.write_str("pod has unbound immediate PersistentVolumeClaims"),
             Self::NoNode(count) => write!(f, "0/{count} nodes are available"),
+            Self::NoVolume => f.write_str("didn't find available persistent volumes to bind"),
             Self::Binding => f.write_str("waiting for its claims to be bound"),
         }
     }
@@ -133,8 +137,11 @@ async fn run(client: Client) {
             }
             Some(event) = volumes.next() => {
                 for (before, now) in world.volumes.apply(event) {
-                    let Some(claim) = now.or(before).and_then(|volume| claim_of(&volume)) else { continue };
-                    world.waiting_for(&claim).for_each(|pod| work.mark(pod.clone()));
+                    match now.or(before).and_then(|volume| claim_of(&volume)) {
+                        Some(claim) => world.waiting_for(&claim).for_each(|pod| work.mark(pod.clone())),
+                        // Any claim may take it.
+                        None => world.waiting.iter().for_each(|pod| work.mark(pod.clone())),
+                    }
                 }
             }
             Some(event) = classes.next() => {
@@ -216,12 +223,31 @@ impl World {
             .and_then(|chosen| fitting.iter().copied().find(|node| node == chosen))
             .or_else(|| self.choose(pod, &fitting))
             .ok_or_else(|| Waiting::NoNode(self.nodes.values().count()))?;
-        if let Some(claim) =
-            delayed.iter().find(|claim| claim.annotations().get(SELECTED_NODE).is_none_or(|on| on != node))
-        {
-            return Ok(Some(select_node(claim, node)));
+        for claim in &delayed {
+            if let Some(write) = self.begin(claim, node)? {
+                return Ok(Some(write));
+            }
         }
         if delayed.is_empty() { Ok(Some(bind(pod, node))) } else { Err(Waiting::Binding) }
+    }
+
+    /// What makes others bind a claim that waits for its pod; nothing if that is done.
+    fn begin(&self, claim: &PersistentVolumeClaim, node: &str) -> Result<Option<Write>, Waiting> {
+        if claim.annotations().get(SELECTED_NODE).is_some_and(|on| on == node)
+            || self.volumes.values().any(|volume| holds(volume, claim))
+        {
+            return Ok(None);
+        }
+        let reaches =
+            |volume: &PersistentVolume| self.nodes.get("", node).is_some_and(|node| reaches(volume, node));
+        if let Some(volume) = self.volumes.values().find(|volume| suits(volume, claim) && reaches(volume)) {
+            return Ok(Some(reserve(volume, claim)));
+        }
+        let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+        let provisions = class
+            .and_then(|class| self.classes.get("", class))
+            .is_some_and(|class| class.provisioner != NO_PROVISIONER);
+        if provisions { Ok(Some(select_node(claim, node))) } else { Err(Waiting::NoVolume) }
     }
 
     fn is_delayed(&self, claim: &PersistentVolumeClaim) -> bool {
@@ -284,13 +310,57 @@ fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
     })
 }
 
-fn select_node(claim: &Arc<PersistentVolumeClaim>, node: &str) -> Write {
+/// Whether a volume is reserved for a claim, or bound to it.
+fn holds(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    reference.is_some_and(|reference| reference.uid.is_some() && reference.uid == claim.metadata.uid)
+}
+
+/// Whether a volume is free for a claim, or reserved for one of its name, and what it asks for.
+fn suits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let (Some(offer), Some(wish)) = (&volume.spec, &claim.spec) else { return false };
+    let is_free = offer.claim_ref.as_ref().is_none_or(|reference| {
+        reference.uid.as_deref().is_none_or(str::is_empty) && claim_of(volume) == Some(key(claim))
+    });
+    let is_available =
+        volume.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Available"));
+    let modes = |modes: &Option<Vec<String>>| modes.iter().flatten().cloned().collect::<BTreeSet<_>>();
+    let asked = wish.resources.as_ref().and_then(|resources| resources.requests.as_ref()?.get("storage"));
+    is_free
+        && is_available
+        && !is_terminating(volume)
+        && offer.storage_class_name == wish.storage_class_name
+        && offer.capacity.as_ref().and_then(|capacity| capacity.get("storage")) == asked
+        && modes(&wish.access_modes).is_subset(&modes(&offer.access_modes))
+}
+
+/// The binder takes it from there. What somebody has reserved before stays that one's (`bound-by-controller`).
+fn reserve(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Write {
+    let is_ours = volume.spec.as_ref().is_some_and(|spec| spec.claim_ref.is_none());
+    let annotations =
+        if is_ours { json!({ "pv.kubernetes.io/bound-by-controller": "yes" }) } else { json!({}) };
+    let body = json!({
+        "metadata": {
+            "uid": volume.metadata.uid,
+            "resourceVersion": volume.metadata.resource_version,
+            "annotations": annotations,
+        },
+        "spec": { "claimRef": {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "namespace": claim.metadata.namespace, "name": claim.metadata.name, "uid": claim.metadata.uid,
+            "resourceVersion": claim.metadata.resource_version,
+        }},
+    });
+    Write::patch(format!("/api/v1/persistentvolumes/{}", volume.name_any()), body)
+}
+
+fn select_node(claim: &PersistentVolumeClaim, node: &str) -> Write {
     let body = json!({ "metadata": {
         "uid": claim.metadata.uid,
         "resourceVersion": claim.metadata.resource_version,
         "annotations": { SELECTED_NODE: node },
     }});
-    Write::patch(claim_path(&key(&**claim)), body)
+    Write::patch(claim_path(&key(claim)), body)
 }
 
 fn bind(pod: &Pod, node: &str) -> Write {

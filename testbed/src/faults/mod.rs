@@ -55,6 +55,8 @@ struct Shared {
     seen: watch::Sender<usize>,
     /// Number of requests that met no server.
     missed: watch::Sender<usize>,
+    /// Whether requests wait before they are sent.
+    is_stopped: watch::Sender<bool>,
     watches: Watches,
 }
 
@@ -140,11 +142,13 @@ impl Faults {
         self.add(move |write| write.number == Some(number), Action::Crash(point))
     }
 
-    /// Lets writes through again, of a program that was started since.
+    /// Lets requests through again, of a program that was started since.
     pub fn thaw(&self) {
         let mut state = self.state();
         state.is_frozen = false;
         state.rules.clear();
+        drop(state);
+        self.go_on();
     }
 
     /// From now on faults happen to all requests, as the seed says.
@@ -169,6 +173,17 @@ impl Faults {
         self.state().is_away = false;
     }
 
+    /// Lets all requests wait from now on for which there is no rule, as those of a program that is stopped, until it
+    /// [goes on](Self::go_on).
+    pub fn stop(&self) {
+        self.shared.is_stopped.send_replace(true);
+    }
+
+    /// Sends what waited.
+    pub fn go_on(&self) {
+        self.shared.is_stopped.send_replace(false);
+    }
+
     /// Waits until so many requests have met no server.
     pub async fn missed(&self, count: usize) {
         // The sender is never taken away.
@@ -178,6 +193,11 @@ impl Faults {
     /// What happens to watches.
     pub fn watches(&self) -> &Watches {
         &self.shared.watches
+    }
+
+    async fn going(&self) {
+        // The sender lives as long as this handle.
+        let _ = self.shared.is_stopped.subscribe().wait_for(|is_stopped| !is_stopped).await;
     }
 
     fn add(&self, applies: impl Fn(&Write) -> bool + Send + 'static, action: Action) -> Caught {
@@ -294,6 +314,7 @@ where
         if let Some(answer) = self.faults.admit_read(&head) {
             return answer.response();
         }
+        self.faults.going().await;
         let fault = self.faults.draw(&head);
         if let Some(fault) = &fault
             && let Some(answer) = fault.before()?
@@ -327,7 +348,10 @@ where
         let Some((index, rule)) = self.faults.admit(write) else { return std::future::pending().await };
         match rule {
             Some(rule) => self.ruled(rule, index, forward).await,
-            None => self.weathered(fault, index, forward).await,
+            None => {
+                self.faults.going().await;
+                self.weathered(fault, index, forward).await
+            }
         }
     }
 

@@ -1,17 +1,26 @@
 //! The calm: nothing terminating, half-bound, Lost or unattached without a cause that the world shows. And a kill in the
 //! calm: no event, and no write but the lease's.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde_json::Value;
 use test_support::audit::{DAEMON, Entry};
+use tokio::time::Instant;
 
 use super::{
     Fault, Moment, Objects, Timeline, claims_of, disk_of, in_use, is_of, is_ready, is_terminating, listed,
     mounted, uid,
 };
-use crate::{play::Record, world::attachment_of};
+use crate::{
+    play::Record,
+    world::{attachment_of, names},
+};
 
+/// An attacher that is well has detached what was deleted so long ago.
+const DETACHED: Duration = Duration::from_mins(10);
 /// So long an event is not told again while it holds.
 const STANDS: Duration = Duration::from_mins(45);
 
@@ -33,6 +42,18 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     for (name, attachment) in objects.all("volumeattachments") {
         if is_left_over(&objects, attachment) && !is_given(&objects, &given, attachment) {
             fault("calm: an attachment that no pod needs", name.to_owned());
+        }
+    }
+    for (name, node) in objects.all("nodes") {
+        for disk in listed(node).into_iter().filter(|disk| lists_for_nobody(&objects, &given, name, disk)) {
+            let what = format!("{disk} on {name}");
+            fault("calm: listed, and nobody there uses, reports or attaches it", what);
+        }
+    }
+    for (name, since) in terminating(record, timeline) {
+        let is_there = objects.get("volumeattachments", name).filter(|it| is_explained(&objects, it));
+        if is_there.is_some() && record.killed_at.duration_since(since) >= DETACHED {
+            fault("calm: an attachment that does not end", name.to_owned());
         }
     }
     for (name, pod) in objects.all("pods") {
@@ -127,25 +148,30 @@ fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Option<&'static 
             if free && !is_delayed {
                 return Some("calm: Pending beside a free volume");
             }
-            asks_another(objects, claim).then_some("calm: asked of another provisioner than its class's")
+            // What holds its UID and suits it is its volume; what does not suit it lets it wait (S19).
+            let holds = |volume: &&Value| volume["spec"]["claimRef"]["uid"] == uid(claim);
+            let mut held =
+                objects.all("persistentvolumes").map(|(_, volume)| volume).filter(holds).peekable();
+            if held.peek().is_some() {
+                return held.all(fits).then_some("calm: half-bound");
+            }
+            asks_nobody(objects, claim).then_some("calm: its class's provisioner is not asked")
         }
     }
 }
 
-/// A claim that could be provisioned now, whose annotation asks another provisioner than its class names.
-fn asks_another(objects: &Objects, claim: &Value) -> bool {
+/// A claim that could be provisioned now, whose annotation does not ask the provisioner that its class names.
+fn asks_nobody(objects: &Objects, claim: &Value) -> bool {
     let class = claim["spec"]["storageClassName"].as_str();
     let Some(class) = class.and_then(|class| objects.get("storageclasses", class)) else { return false };
     let annotation = |key: &str| &claim["metadata"]["annotations"][key];
-    let asked = annotation("volume.kubernetes.io/storage-provisioner");
     let is_external = class["provisioner"].as_str().is_some_and(|name| !name.starts_with("kubernetes.io/"));
     let is_due = class["volumeBindingMode"] == "Immediate"
         || annotation("volume.kubernetes.io/selected-node").is_string();
     is_external
         && is_due
         && claim["spec"]["volumeName"].is_null()
-        && asked.is_string()
-        && *asked != class["provisioner"]
+        && *annotation("volume.kubernetes.io/storage-provisioner") != class["provisioner"]
 }
 
 fn volume_waits(objects: &Objects, name: &str, volume: &Value) -> Option<&'static str> {
@@ -259,6 +285,47 @@ fn is_given(objects: &Objects, given: &Given, attachment: &Value) -> bool {
     })
 }
 
+/// Since when each attachment that is being deleted at the last kill is so.
+fn terminating<'a>(record: &Record, timeline: &Timeline<'a>) -> BTreeMap<&'a str, Instant> {
+    let mut since = BTreeMap::new();
+    for moment in timeline.moments.iter().take_while(|moment| moment.change.revision <= record.killed) {
+        let change = moment.change;
+        match &change.after {
+            _ if change.resource != "volumeattachments" => {}
+            Some(after) if is_terminating(after) => {
+                since.entry(change.name.as_str()).or_insert(moment.at);
+            }
+            _ => drop(since.remove(change.name.as_str())),
+        }
+    }
+    since
+}
+
+/// Whether a node lists a disk that has no attachment there, that it does not report in use, and that no pod there uses
+/// or was given.
+fn lists_for_nobody(objects: &Objects, given: &Given, name: &str, disk: &str) -> bool {
+    let is_attached =
+        attachment_of(disk, name).is_some_and(|name| objects.get("volumeattachments", &name).is_some());
+    let is_used = objects.get("nodes", name).is_some_and(|node| in_use(node).contains(disk));
+    let leads_to = |claim: &String| {
+        let volume = objects.get("persistentvolumeclaims", claim)?["spec"]["volumeName"].as_str()?;
+        disk_of(objects.get("persistentvolumes", volume)?)
+    };
+    let is_wanted = objects.all("pods").any(|(_, pod)| {
+        pod["spec"]["nodeName"] == name
+            && (given.contains(&(uid(pod).to_owned(), disk.to_owned()))
+                || claims_of(pod).iter().any(|claim| leads_to(claim).as_deref() == Some(disk)))
+    });
+    !is_attached && !is_used && !is_wanted
+}
+
+/// Whether the driver never attaches a volume.
+fn is_broken(record: &Record, volume: &Value) -> bool {
+    let broken =
+        record.script.broken.map(|number| names(&record.script, "v", number + 1).swap_remove(number));
+    broken.is_some_and(|name| volume["metadata"]["name"] == name) && !volume["spec"]["csi"].is_null()
+}
+
 fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
     let node = attachment["spec"]["nodeName"].as_str().unwrap_or_default();
     let source = attachment["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
@@ -304,7 +371,6 @@ fn pod_waits(record: &Record, objects: &Objects, pod: &Value) -> bool {
         };
         let Some(disk) = disk_of(volume) else { return false };
         let is_bound = volume["spec"]["claimRef"]["uid"] == uid(claim);
-        let is_broken = record.script.broken.is_some();
         let is_elsewhere = objects.all("nodes").any(|(other, node)| {
             other != name
                 && (listed(node).contains(disk.as_str())
@@ -325,7 +391,7 @@ fn pod_waits(record: &Record, objects: &Objects, pod: &Value) -> bool {
         is_bound
             && !is_elsewhere
             && !is_held_by_name
-            && !is_broken
+            && !is_broken(record, volume)
             && !is_going
             && !listed(node).contains(disk.as_str())
     })

@@ -43,6 +43,8 @@ struct Machines<'a> {
     /// When a PersistentVolume of that name was made, and when the deletion of an attachment was asked for.
     volumes_made: BTreeMap<String, Instant>,
     asked: BTreeMap<String, Instant>,
+    /// Node and disk of each attachment that people made last, and whether kubelets look for it under another name.
+    by_people: BTreeMap<(String, String), bool>,
     /// Node and disk: when an attachment that we had deleted was gone, whose PersistentVolume led to that disk then.
     ended: BTreeMap<(String, String), Instant>,
 }
@@ -64,6 +66,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         volumes_made: BTreeMap::new(),
         asked: BTreeMap::new(),
         ended: BTreeMap::new(),
+        by_people: BTreeMap::new(),
     };
     // By attachment: who asked for its deletion, and who made it vanish.
     let mut deleted_by: BTreeMap<&str, (&str, bool)> = BTreeMap::new();
@@ -80,6 +83,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         machines.note(moment);
         match moment.change.resource.as_str() {
             "volumeattachments" => {
+                machines.note_maker(objects, moment);
                 note_deletion(moment, leads_elsewhere(objects, moment), &mut deleted_by);
                 if let Some((disk, node)) = given_by_attachment(objects, moment) {
                     machines.judge_given(objects, moment, &disk, &node, &mut faults);
@@ -217,6 +221,20 @@ impl Machines<'_> {
         }
     }
 
+    fn note_maker(&mut self, objects: &Objects, moment: &Moment) {
+        let (None, Some(after)) = (&moment.change.before, &moment.change.after) else { return };
+        let source = after["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+        let node = after["spec"]["nodeName"].as_str().unwrap_or_default();
+        let Some(disk) = objects.get("persistentvolumes", source).and_then(disk_of) else { return };
+        let is_misnamed = attachment_of(&disk, node).as_deref() != Some(moment.change.name.as_str());
+        let place = (node.to_owned(), disk);
+        if moment.is_ours() {
+            self.by_people.remove(&place);
+        } else {
+            self.by_people.insert(place, is_misnamed);
+        }
+    }
+
     /// Whether who asked for the deletion of an attachment could know the volume of that name: it was not made later.
     fn could_know(&self, attachment: &str, source: &str) -> bool {
         let Some(asked) = self.asked.get(attachment) else { return true };
@@ -351,7 +369,11 @@ impl Machines<'_> {
                     faults.push(Fault { rule: "disk: taken while it is mounted", what });
                 }
             }
-            Step::Published if !self.shared.contains(disk) => {
+            // Whom people give it beside another is theirs to answer for.
+            Step::Published
+                if !self.shared.contains(disk)
+                    && !self.by_people.contains_key(&(machine.clone(), disk.clone())) =>
+            {
                 let mut on: BTreeSet<&str> = BTreeSet::new();
                 for earlier in self.facts.iter().filter(|earlier| earlier.disk == *disk && earlier.at < *at) {
                     match earlier.step {
@@ -360,7 +382,15 @@ impl Machines<'_> {
                         _ => {}
                     }
                 }
-                for other in on.into_iter().filter(|other| other != machine) {
+                // A driver that is asked again gives nothing.
+                if on.contains(machine.as_str()) {
+                    return;
+                }
+                // What people attach under another name nobody deletes with ours.
+                let is_misnamed = |other: &&str| {
+                    self.by_people.get(&((*other).to_owned(), disk.clone())).copied().unwrap_or_default()
+                };
+                for other in on.into_iter().filter(|other| other != machine && !is_misnamed(other)) {
                     if is_ours(other).is_some_and(|(_, ours)| ours) && !self.is_excused(other, *at, *at) {
                         let what = format!("{disk} on {other}, then given to {machine}");
                         faults.push(Fault { rule: "disk: left behind by a detach of ours", what });

@@ -46,7 +46,7 @@ pub fn judge(record: &Record) -> Vec<Fault> {
     faults
 }
 
-/// What the judges of goods find, without today's promises, which have tables of their own.
+/// What the judges of goods find, and of today's promises those about attachments. The others have tables of their own.
 pub fn goods(record: &Record) -> Vec<Fault> {
     let timeline = Timeline::of(record);
     let mut faults = disk::judge(record, &timeline);
@@ -55,6 +55,7 @@ pub fn goods(record: &Record) -> Vec<Fault> {
     faults.extend(told::judge(record, &timeline));
     faults.extend(calm::judge(record, &timeline));
     faults.extend(all_on::judge(record, &timeline));
+    faults.extend(history(record, &timeline));
     faults.sort();
     faults.dedup();
     faults
@@ -65,10 +66,17 @@ fn promises(record: &Record) -> Vec<Fault> {
     let ours = writes::by_daemon(&record.requests);
     let mut broken = invariants::check_requests(&record.requests);
     broken.extend(writes::check(&record.changes, &ours));
-    let is_bind =
-        |change: &Change| change.resource == "persistentvolumeclaims" && ours.contains(&change.revision);
-    broken.extend(invariants::check_history(&record.changes, is_bind));
     broken.retain(|what| !all_on::is_of_claims(what));
+    broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
+}
+
+/// S1 to S3, S10, S18 and S41 of the daemon's own changes. What S49 says of classes has a judge here.
+fn history(record: &Record, timeline: &Timeline) -> Vec<Fault> {
+    let ours = timeline.moments.iter().filter(|moment| moment.is_ours());
+    let ours: BTreeSet<u64> = ours.map(|moment| moment.change.revision).collect();
+    let is_judged =
+        |change: &Change| change.resource != "volumeattributesclasses" && ours.contains(&change.revision);
+    let broken = invariants::check_history(&record.changes, is_judged);
     broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
 }
 

@@ -4,11 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use test_support::cluster::DRIVER;
-use testbed::actors::Reaction;
+use testbed::actors::{Reaction, attachment_name};
 
-use super::{ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, MISTYPED, NODES, VOLUMES, World};
+use super::{
+    ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, DRIVERS, MANAGED, MISTYPED, NODES, PODS, VOLUMES, World,
+    driver, ready, register,
+};
 use crate::{
-    acts::{Act, Undo},
+    acts::{Act, Back, Undo},
     hands::{Hands, name},
 };
 
@@ -48,23 +51,49 @@ impl World {
                 let body = json!({ "spec": { "storageClassName": CLASS_NAMES[usize::from(is_fast)] } });
                 hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
             }
-            Act::DeleteNode { node } => {
-                let name = self.nodes[node].clone();
-                self.kubelets.change(|kubelets| {
-                    kubelets.silent.insert(name);
-                });
+            Act::DeleteNode { node, back } => {
+                self.stop(node);
                 hands.remove(&self.node(node)).await;
                 self.troubles.lock().unwrap().removed.insert(node);
+                self.come_back(node, back);
             }
-            Act::OutOfService { node } => {
-                let name = self.nodes[node].clone();
-                self.kubelets.change(|kubelets| {
-                    kubelets.silent.insert(name);
-                });
-                self.ready(node, "Unknown").await;
+            Act::OutOfService { node, back } => {
+                self.stop(node);
+                let path = self.node(node);
+                ready(&hands, &path, "Unknown").await;
                 let taint = json!([{ "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" }]);
-                hands.patch(&self.node(node), &json!({ "spec": { "taints": taint } })).await;
+                hands.patch(&path, &json!({ "spec": { "taints": taint } })).await;
                 self.troubles.lock().unwrap().tainted.insert(node);
+                self.come_back(node, back);
+            }
+            Act::SwapDriver { is_gone, time } => {
+                let path = format!("{DRIVERS}/{DRIVER}");
+                hands.remove(&path).await;
+                if !is_gone {
+                    hands.create(DRIVERS, &driver(false)).await;
+                }
+                self.beside.spawn(async move {
+                    tokio::time::sleep(time).await;
+                    hands.remove(&path).await;
+                    hands.create(DRIVERS, &driver(true)).await;
+                });
+            }
+            Act::Unmanage { node, time } => {
+                let path = self.node(node);
+                hands.patch(&path, &json!({ "metadata": { "annotations": { MANAGED: null } } })).await;
+                self.beside.spawn(async move {
+                    tokio::time::sleep(time).await;
+                    hands.patch(&path, &json!({ "metadata": { "annotations": { MANAGED: "true" } } })).await;
+                });
+            }
+            Act::MakeAttachment { volume, node, is_misnamed } => {
+                self.make_attachment(volume, node, is_misnamed).await;
+            }
+            Act::LabelVolume { volume, zone } => {
+                let Some(volume) = self.volume_now(volume).await else { return };
+                let labels = json!({ "topology.kubernetes.io/zone": format!("zone-{zone}"), "team": zone.to_string() });
+                let body = json!({ "metadata": { "labels": labels } });
+                hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
             }
             Act::Stubborn { undo, target, time } => {
                 let nodes = self.nodes.clone();
@@ -81,8 +110,52 @@ impl World {
         }
     }
 
+    async fn make_attachment(&self, volume: usize, node: usize, is_misnamed: bool) {
+        let Some(volume) = self.volume_now(volume).await else { return };
+        let Some(handle) = volume["spec"]["csi"]["volumeHandle"].as_str() else { return };
+        let node = &self.nodes[node];
+        let right = attachment_name(handle, DRIVER, node);
+        let object = json!({
+            "metadata": { "name": if is_misnamed { format!("by-hand-{node}") } else { right } },
+            "spec": {
+                "attacher": DRIVER, "nodeName": node, "source": { "persistentVolumeName": name(&volume) },
+            },
+        });
+        self.hands.create(ATTACHMENTS, &object).await;
+    }
+
     async fn node_status(&self, node: usize, status: Value) {
         self.hands.patch(&format!("{}/status", self.node(node)), &json!({ "status": status })).await;
+    }
+
+    fn stop(&self, node: usize) {
+        let name = self.nodes[node].clone();
+        self.kubelets.change(|kubelets| {
+            kubelets.silent.insert(name);
+        });
+    }
+
+    /// Ends what was done to a node, and what its kubelet does not do.
+    fn come_back(&mut self, node: usize, back: Back) {
+        let (hands, kubelets, name) = (self.hands.clone(), self.kubelets.handle(), self.nodes[node].clone());
+        let troubles = Arc::clone(&self.troubles);
+        self.beside.spawn(async move {
+            tokio::time::sleep(back.after).await;
+            let boots = {
+                let mut troubles = troubles.lock().unwrap();
+                troubles.removed.remove(&node);
+                troubles.tainted.remove(&node);
+                troubles.boots[node] += usize::from(back.has_booted);
+                troubles.boots[node]
+            };
+            kubelets.change(|behaviour| {
+                behaviour.boots.insert(name.clone(), boots);
+            });
+            register(&hands, &name, boots).await;
+            kubelets.change(|behaviour| {
+                behaviour.silent.remove(&name);
+            });
+        });
     }
 
     fn hang(&mut self, node: usize, time: Duration) {
@@ -104,21 +177,18 @@ impl World {
         kubelets.change(|behaviour| {
             behaviour.silent.insert(name.clone());
         });
-        self.troubles.lock().unwrap().silent.insert(node);
         let (hands, path, troubles) = (self.hands.clone(), self.node(node), Arc::clone(&self.troubles));
-        let ready = |status: &str| json!({ "status": { "conditions": [{ "type": "Ready", "status": status, "reason": "Kubelet", "message": "" }] } });
         self.beside.spawn(async move {
             let grace = Duration::from_secs(40);
             tokio::time::sleep(time.min(grace)).await;
             if time > grace {
-                hands.patch(&format!("{path}/status"), &ready("Unknown")).await;
+                ready(&hands, &path, "Unknown").await;
                 tokio::time::sleep(time.saturating_sub(grace)).await;
             }
-            troubles.lock().unwrap().silent.remove(&node);
             let is_gone = troubles.lock().unwrap().removed.contains(&node);
             let is_tainted = troubles.lock().unwrap().tainted.contains(&node);
             if !is_gone && !is_tainted {
-                hands.patch(&format!("{path}/status"), &ready("True")).await;
+                ready(&hands, &path, "True").await;
                 kubelets.change(|behaviour| {
                     behaviour.silent.remove(&name);
                 });
@@ -152,20 +222,31 @@ impl World {
 async fn stubborn(hands: Hands, undo: Undo, target: usize, nodes: Vec<String>) {
     let pick = |all: Vec<Value>| (!all.is_empty()).then(|| name(&all[target % all.len()]).to_owned());
     let (list, chosen) = match undo {
-        Undo::Attachment => {
-            let all = hands.list(ATTACHMENTS).await;
-            (ATTACHMENTS, pick(all))
-        }
+        Undo::Attachment | Undo::Deletion => (ATTACHMENTS, pick(hands.list(ATTACHMENTS).await)),
         Undo::List => (NODES, Some(nodes[target % nodes.len()].clone())),
         Undo::BindCompleted => (CLAIMS, pick(hands.list(CLAIMS).await)),
         Undo::ClaimRef | Undo::Phase => (VOLUMES, pick(hands.list(VOLUMES).await)),
     };
     let Some(chosen) = chosen else { return };
     let path = format!("{list}/{chosen}");
+    let spec = hands.get(&path).await.map(|object| object["spec"].clone());
+    if undo == Undo::Deletion {
+        // Who needs it goes, so that there is a deletion to undo.
+        for pod in hands.list(PODS).await {
+            if spec.as_ref().is_some_and(|spec| spec["nodeName"] == pod["spec"]["nodeName"]) {
+                hands.delete(&format!("{PODS}/{}", name(&pod))).await;
+            }
+        }
+    }
     loop {
         // A script that looks again and again; the daemon's answer comes in between.
         tokio::time::sleep(Duration::from_millis(400)).await;
-        let Some(object) = hands.get(&path).await else { continue };
+        let Some(object) = hands.get(&path).await else {
+            if undo == Undo::Deletion {
+                hands.create(list, &json!({ "metadata": { "name": chosen }, "spec": spec })).await;
+            }
+            continue;
+        };
         match undo {
             Undo::Attachment => hands.remove(&path).await,
             Undo::List if !object["status"]["volumesAttached"].is_null() => {

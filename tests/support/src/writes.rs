@@ -91,10 +91,11 @@ pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
         } else if change.before.is_none() && objects.gone.contains(&key) {
             objects.made_anew.insert(key, change.revision);
         }
-        if let (None, Some(Value::String(_))) =
-            (&change.before, change.after.as_ref().and_then(|after| after.pointer("/spec/claimRef/uid")))
-        {
-            objects.provisioned.insert(&change.name, change.revision);
+        let holds = |volume: &Option<Value>| {
+            volume.as_ref().is_some_and(|volume| volume["spec"]["claimRef"]["uid"].is_string())
+        };
+        if holds(&change.after) && !holds(&change.before) && !ours.contains(&change.revision) {
+            objects.given.insert(&change.name, change.revision);
         }
         match &change.after {
             Some(after) => objects.now.insert(key, after),
@@ -107,7 +108,7 @@ pub fn check(changes: &[Change], ours: &BTreeSet<u64>) -> Vec<String> {
 /// So many revisions later a request may arrive that was decided on before.
 const UNDER_WAY: u64 = 20;
 
-/// So many revisions after another party has made a volume for a claim, a writer may not have seen it.
+/// So many revisions after another party has made a volume for a claim, or given it one, a writer may not have seen it.
 const AT_ONCE: u64 = 4;
 
 /// The objects as they were at a write, by resource and name. What its writer had seen is on no record.
@@ -118,8 +119,9 @@ struct Objects<'a> {
     gone: BTreeSet<(&'a str, &'a str)>,
     /// At which revision they were made anew: a writer may have seen that they were gone, if it wrote soon after.
     made_anew: BTreeMap<(&'a str, &'a str), u64>,
-    /// Volumes that were made for a claim, with the revision: who gives the claim another soon after may not have seen it.
-    provisioned: BTreeMap<&'a str, u64>,
+    /// Volumes that another party made for a claim or gave it, with the revision: who gives the claim another soon after may
+    /// not have seen it.
+    given: BTreeMap<&'a str, u64>,
     /// Names of volumes, with the UID of each claim that was Bound to them.
     bound: BTreeSet<(&'a str, &'a str)>,
     revision: u64,
@@ -143,7 +145,7 @@ impl Known for Objects<'_> {
     }
 
     fn is_new(&self, volume: &str) -> bool {
-        self.provisioned.get(volume).is_some_and(|made| self.revision - made <= AT_ONCE)
+        self.given.get(volume).is_some_and(|made| self.revision - made <= AT_ONCE)
     }
 
     fn had(&self, volume: &Value, claim: &Value) -> bool {
