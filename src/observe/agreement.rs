@@ -67,7 +67,7 @@ pub(super) fn agrees(
     }
 }
 
-/// Whether a pod of the world has a volume that needs the claim.
+/// Whether a pod of the world has a volume that needs the claim. Programs make claims for pods, too, so of others nothing is said.
 fn would_create(world: &Objects, act: &Mutation) -> Option<bool> {
     let ObjectRef::Claim(key) = &act.object else { return None };
     let mut is_needed = false;
@@ -75,7 +75,7 @@ fn would_create(world: &Objects, act: &Mutation) -> Option<bool> {
         let makes = |volume| matches!(step_of(pod, volume, |it| known(world, it)), ClaimStep::Create(_, made) if made == *key);
         is_needed |= !pod.metadata.is_terminating() && pod.spec.volumes.iter().any(makes);
     });
-    Some(is_needed)
+    is_needed.then_some(true)
 }
 
 fn would_expand(world: &Objects, act: &Mutation) -> Option<bool> {

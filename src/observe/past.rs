@@ -10,7 +10,7 @@ use std::{
 
 use apiserver::{
     ids::NodeName,
-    kinds::{Narrow as _, Node, Pod},
+    kinds::{Narrow as _, Node, NodeInfo, Pod},
     tables::Objects,
 };
 use k8s_openapi::jiff::Timestamp;
@@ -19,6 +19,7 @@ use super::{
     holders::volumes_of,
     mutation::{Mutation, MutationKind},
 };
+use crate::attach_detach::state::actual::is_another_boot;
 
 /// How long a volume must not have been needed on a node before it is taken off by force; a little less, as watches are late.
 const FORCE_AFTER: Duration = Duration::from_secs(6 * 60 - 15);
@@ -29,13 +30,15 @@ const REPORTS_AFTER: Duration = Duration::from_mins(1);
 /// A volume on a node.
 type OnNode = (NodeName, String);
 
+/// What the Nodes of a name before this one reported in use, when the last of them went or this one came, and on which machine.
+type Former = (BTreeSet<String>, Timestamp, NodeInfo);
+
 /// What was before.
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
     idle: BTreeMap<OnNode, Timestamp>,
     unneeded: BTreeMap<OnNode, Timestamp>,
-    /// What the last Node of a name reported in use, and when it went or the next one came.
-    former: BTreeMap<NodeName, (BTreeSet<String>, Timestamp)>,
+    former: BTreeMap<NodeName, Former>,
 }
 
 impl Earlier {
@@ -60,23 +63,27 @@ impl Earlier {
     pub(super) fn node(&mut self, was: Option<&Node>, is: Option<&Node>, now: Timestamp) {
         let uid = |node: Option<&Node>| node.map(|node| node.metadata.uid.clone());
         if let Some(was) = was.filter(|_| uid(was) != uid(is)) {
-            self.former.retain(|_, (_, since)| is_recent(*since, now));
-            let used = was.status.volumes_in_use.iter().map(ToString::to_string).collect();
-            self.former.insert(was.key(), (used, now));
+            self.former.retain(|_, (_, since, _)| is_recent(*since, now));
+            let (used, since, machine) = self.former.entry(was.key()).or_default();
+            used.extend(was.status.volumes_in_use.iter().map(ToString::to_string));
+            (*since, *machine) = (now, was.status.node_info.clone());
         }
-        let Some((node, (used, since))) = is.and_then(|is| Some((is, self.former.get_mut(&is.key())?)))
+        let Some((node, (used, since, machine))) =
+            is.and_then(|is| Some((is, self.former.get_mut(&is.key())?)))
         else {
             return;
         };
         if was.is_none() {
             *since = now;
         }
-        used.retain(|id| !node.uses(id));
+        // What was mounted before a boot is so no more.
+        let is_booted = is_another_boot(machine, &node.status.node_info);
+        used.retain(|id| !is_booted && !node.uses(id));
     }
 
     /// Whether the Node before this one reported a volume in use, and this one had no time to report for itself.
     pub(super) fn used_by_former(&self, node: &NodeName, id: &str, now: Timestamp) -> bool {
-        self.former.get(node).is_some_and(|(used, since)| {
+        self.former.get(node).is_some_and(|(used, since, _)| {
             let age = Duration::try_from(now.duration_since(*since)).unwrap_or_default();
             used.contains(id) && age < REPORTS_AFTER
         })

@@ -281,20 +281,24 @@ fn recyclers(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String
     Ok((Level::Stop, format!("recycler pods run: {}", some(&running)), todo))
 }
 
-/// The objects with a source that mooring does not attach, by source: PersistentVolumes, and pods without one.
-fn by_source(facts: &PreflightFacts) -> Result<BTreeMap<&'static str, BTreeSet<&str>>, &str> {
+/// The objects with a source that mooring does not attach, by source: PersistentVolumes, and pods without one. And why one of
+/// the two was not read, which matters where nothing is found.
+fn by_source(facts: &PreflightFacts) -> (BTreeMap<&'static str, BTreeSet<&str>>, Result<(), &str>) {
     let mut found: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    let volumes = facts.items(PreflightTopic::Volumes)?;
-    for object in volumes.chain(running(facts)?) {
+    let (volumes, pods) = (facts.items(PreflightTopic::Volumes), running(facts));
+    let unread = volumes.as_ref().map(|_| ()).and(pods.as_ref().map(|_| ())).map_err(|why| *why);
+    for object in volumes.into_iter().flatten().chain(pods.into_iter().flatten()) {
         if let Some(source) = foreign_source(object) {
             found.entry(source).or_default().insert(name(object));
         }
     }
-    Ok(found)
+    (found, unread)
 }
 
 fn flex_volume(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
-    let Some(found) = by_source(facts)?.remove(FLEX_VOLUME) else {
+    let (mut found, unread) = by_source(facts);
+    let Some(found) = found.remove(FLEX_VOLUME) else {
+        unread?;
         return Ok(fine("no PersistentVolume and no pod has a FlexVolume"));
     };
     let todo =
@@ -303,9 +307,10 @@ fn flex_volume(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, Stri
 }
 
 fn sources(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
-    let mut found = by_source(facts)?;
+    let (mut found, unread) = by_source(facts);
     found.remove(FLEX_VOLUME);
     if found.is_empty() {
+        unread?;
         return Ok(fine("mooring knows the source of each PersistentVolume and of each volume of a pod"));
     }
     let told: Vec<String> =

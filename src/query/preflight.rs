@@ -63,13 +63,15 @@ pub async fn run(args: &PreflightArgs) -> Result<Verdict, QueryStop> {
     if contexts.is_empty() {
         contexts.push(args.choice.context.clone());
     }
+    // What is wrong with the command itself ends it before any cluster is asked.
+    fences_of(args.controllers.as_deref(), None)?;
     let (mut answers, mut without) = (Vec::new(), Vec::new());
     for context in contexts {
         let choice = Choice { context: context.clone(), ..args.choice.clone() };
         let lines = match lines_of(&choice, args.controllers.as_deref()).await {
             Ok(lines) => lines,
             // Of one of a fleet, the others are answered.
-            Err(QueryStop(code, evidence)) if args.contexts.len() > 1 && code != USAGE => {
+            Err(QueryStop(code, evidence)) if args.contexts.len() > 1 => {
                 without.push(QueryStop(code, format!("{}: {evidence}", context.clone().unwrap_or_default())));
                 let todo = "see that this context reaches a cluster that answers you".to_owned();
                 vec![Line { check: "cluster", level: Level::Stop, evidence, todo }]

@@ -86,11 +86,12 @@ pub(super) struct Unlisted {
 }
 
 impl Unlisted {
-    /// Nobody attaches anything while mooring stands still behind the fence. Who waits for KCM to be started anew then sees at once
-    /// who leads.
+    /// Nobody attaches anything while mooring stands still behind the fence, though a node may be made anew, with an empty list. Who
+    /// waits for KCM to be started anew then sees at once who leads.
     pub(super) fn is_old(&self, of: (bool, bool), is_held: bool, now: Instant) -> bool {
-        let is_still = is_held || !of.1 && self.volumes.is_empty();
-        self.of != of || !is_still && now >= self.read_at + VOLUMES_EVERY
+        let is_still = !of.1 && self.volumes.is_empty();
+        let every = if is_still { VOLUMES_EVERY * 6 } else { VOLUMES_EVERY };
+        self.of != of || !is_held && now >= self.read_at + every
     }
 }
 

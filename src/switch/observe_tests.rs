@@ -130,14 +130,15 @@ fn the_deployment_says_which_lease_the_daemon_takes() {
 }
 
 #[test]
-fn volumes_are_not_read_again_while_mooring_stands_still_and_none_was_found() {
+fn volumes_are_seldom_read_again_while_mooring_stands_still_and_none_was_found() {
     let (drains, runs, held) = (true, true, true);
     // What was found, of when, what is so now, after how long, and whether it is read again.
     let cases = [
         (&["v"][..], (drains, runs), ((drains, runs), !held), 4, false),
         (&[], (drains, runs), ((drains, runs), !held), 5, true),
         (&[], (drains, runs), ((!drains, !runs), !held), 0, true),
-        (&[], (!drains, !runs), ((!drains, !runs), !held), 100, false),
+        (&[], (!drains, !runs), ((!drains, !runs), !held), 29, false),
+        (&[], (!drains, !runs), ((!drains, !runs), !held), 30, true),
         (&["v"], (!drains, !runs), ((!drains, !runs), !held), 5, true),
         (&["v"], (!drains, !runs), ((!drains, !runs), held), 5, false),
     ];

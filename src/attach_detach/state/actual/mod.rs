@@ -23,6 +23,7 @@ mod unidentified;
 pub mod unpublishing;
 
 pub use identification::Candidates;
+pub(crate) use node::is_another_boot;
 pub use node_volume::{
     AttachmentCall, Deletion, ForceReason, KnownAttachment, Mount, NodeVolume, Operation, ReportAsAttached,
     Told, Uncertain, WhyRead,

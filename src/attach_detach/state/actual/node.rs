@@ -82,7 +82,7 @@ impl NodeState {
         self.is_managed = node.is_some_and(|node| node.is_managed() || (self.is_managed && !replaced));
         if let Some(node) = node {
             let (known, said) = (&mut self.machine, &node.status.node_info);
-            let is_another_boot = differ(&known.boot_id, &said.boot_id);
+            let is_booted = is_another_boot(known, said);
             is_another_machine = is_another_machine_than(known, said);
             learn(&mut known.boot_id, &said.boot_id);
             learn(&mut known.system_uuid, &said.system_uuid);
@@ -91,7 +91,7 @@ impl NodeState {
                 // The boot of one machine says nothing of another, which may be alive.
                 self.distrusted.extend(used());
                 self.of_another.clone_from(&self.distrusted);
-            } else if is_another_boot {
+            } else if is_booted {
                 self.distrusted.clone_from(&self.of_another);
             } else if replaced {
                 self.distrusted.extend(used());
@@ -224,6 +224,11 @@ fn is_another_machine_than(known: &NodeInfo, said: &NodeInfo) -> bool {
         return differ(&known.machine_id, &said.machine_id);
     }
     known.system_uuid != said.system_uuid
+}
+
+/// Whether it is the same machine after another boot: nothing is mounted any more.
+pub(crate) fn is_another_boot(known: &NodeInfo, said: &NodeInfo) -> bool {
+    differ(&known.boot_id, &said.boot_id) && !is_another_machine_than(known, said)
 }
 
 /// Whether both are known, and are not the same.
