@@ -272,6 +272,8 @@ pub struct Write {
     pub request: Request,
     /// What to tell the user once it has been made.
     pub then: Vec<Event>,
+    /// Of a volume's phase: the claim for which it is. The same phase for another claim is another write.
+    pub claim: Uid,
 }
 
 impl Write {

@@ -7,7 +7,7 @@
 
 use apiserver::{
     call::{Request, Verb},
-    ids::{ClaimKey, ClassName, VolumeName},
+    ids::{ClaimKey, ClassName, Uid, VolumeName},
     kinds::{Meta, Narrow, PersistentVolume, PersistentVolumeClaim, Pod, VolumePhase},
     text::{Text, TextMap},
 };
@@ -30,7 +30,7 @@ fn patch<T: Narrow>(kind: WriteKind, object: &T, subresource: &str, changes: Val
     body.insert("metadata".to_owned(), Value::Object(metadata));
     let path = format!("{}{subresource}", T::path(&object.key()));
     let request = Request { verb: Verb::Patch, path, body: Some(Value::Object(body)) };
-    Write { kind, target: T::object_ref(object.key()), request, then: Vec::new() }
+    Write { kind, target: T::object_ref(object.key()), request, then: Vec::new(), claim: Uid::default() }
 }
 
 /// The markers among these that are not there yet: a value that is there stays, as another may have written it.
@@ -97,7 +97,8 @@ pub fn volume_phase(volume: &PersistentVolume, phase: VolumePhase, message: Opti
         VolumePhase::Failed => WriteKind::VolumeFailed,
         _ => WriteKind::VolumeAvailable,
     };
-    patch(kind, volume, "/status", json!({"status": {"phase": phase, "message": message}}))
+    let claim = volume.spec.claim_ref.as_ref().map(|reference| reference.uid.clone()).unwrap_or_default();
+    Write { claim, ..patch(kind, volume, "/status", json!({"status": {"phase": phase, "message": message}})) }
 }
 
 /// Step 3 of a bind: the claim names the volume. `name` is left out when the claim names it
@@ -159,7 +160,7 @@ pub fn delete<T: Narrow>(kind: WriteKind, object: &T) -> Write {
     let preconditions = json!({"uid": uid, "resourceVersion": resource_version});
     let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
     let request = Request { verb: Verb::Delete, path: T::path(&object.key()), body: Some(body) };
-    Write { kind, target: T::object_ref(object.key()), request, then: Vec::new() }
+    Write { kind, target: T::object_ref(object.key()), request, then: Vec::new(), claim: Uid::default() }
 }
 
 #[cfg(test)]

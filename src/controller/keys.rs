@@ -131,6 +131,18 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
         now: Instant,
         jitter: f64,
     ) -> Option<&'a CallError> {
+        self.answered(key, result, false, now, jitter)
+    }
+
+    /// As [`Self::written`], also of a read.
+    pub fn answered<'a, T>(
+        &mut self,
+        key: &K,
+        result: &'a Result<T, CallError>,
+        is_read: bool,
+        now: Instant,
+        jitter: f64,
+    ) -> Option<&'a CallError> {
         let failure = match result {
             Ok(_) => {
                 self.retries.clear(key);
@@ -142,7 +154,7 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
                 None
             }
             Err(error) => {
-                self.pause(key, error, false, now, jitter);
+                self.pause(key, error, is_read, now, jitter);
                 let is_told = match error {
                     CallError::NotLeader => false,
                     CallError::Throttled { .. } => !error.is_of_all(),

@@ -198,16 +198,17 @@ impl<C: Played> Course<C> {
                 let object = self.revised(object);
                 changed.insert(of_kind!(object, delete(&self.objects, &object)));
             }
-            for claim in &step.unreadable {
-                let (namespace, name) = claim.split_once('/').expect("ns/name");
-                let key = apiserver::ids::ClaimKey::new(namespace, name);
-                self.objects.note_unreadable::<PersistentVolumeClaim>(
-                    None,
-                    &key,
-                    (None, None, apiserver::wire::AttachmentNames::default()),
-                    "odd".into(),
-                );
-                changed.insert(ObjectRef::Claim(key));
+            for name in &step.unreadable {
+                let known = (None, None, apiserver::wire::AttachmentNames::default());
+                if let Some((namespace, name)) = name.split_once('/') {
+                    let key = apiserver::ids::ClaimKey::new(namespace, name);
+                    self.objects.note_unreadable::<PersistentVolumeClaim>(None, &key, known, "odd".into());
+                    changed.insert(ObjectRef::Claim(key));
+                } else {
+                    let name = name.as_str().into();
+                    self.objects.note_unreadable::<PersistentVolume>(None, &name, known, "odd".into());
+                    changed.insert(ObjectRef::Volume(name));
+                }
             }
             if let Some(said) = &step.answer {
                 let call = self.under_way.pop_front().unwrap_or_else(|| panic!("{place}: nothing was asked"));

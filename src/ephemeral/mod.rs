@@ -206,7 +206,7 @@ impl Controller for EphemeralVolumes {
             return self.to_make.push(Call { template: Some(template), ..call });
         }
         let what = call.what();
-        let Call { pod: key, uid, volume, .. } = call;
+        let Call { pod: key, uid, volume, template, .. } = call;
         if result.is_err() {
             self.objects.templates().forget(&key);
             self.undone.entry(key.clone()).or_insert_with(|| (uid, BTreeMap::new()));
@@ -217,7 +217,7 @@ impl Controller for EphemeralVolumes {
                 Err(_) => undone.withdrawn(now),
             }
         }
-        if let Some(error) = self.keys.written(&key, &result, now, jitter) {
+        if let Some(error) = self.keys.answered(&key, &result, template.is_none(), now, jitter) {
             let reason = EphemeralReason::Failed(volume, format!("{what}: {error}"));
             match error {
                 // Whose it is, the watch tells.

@@ -101,7 +101,9 @@ impl Expander {
         };
         let volume = self.objects.volumes.get(&claim.spec.volume_name);
         let reason = match expansion(&claim, volume.as_deref()) {
-            _ if self.objects.unreadable::<PersistentVolumeClaim>(&key.0).is_some() => {
+            _ if self.objects.unreadable::<PersistentVolumeClaim>(&key.0).is_some()
+                || self.objects.unreadable::<PersistentVolume>(&claim.spec.volume_name).is_some() =>
+            {
                 ExpansionReason::Unreadable
             }
             Err(error) => ExpansionReason::Malformed(error.to_string()),

@@ -7,7 +7,7 @@
 
 use apiserver::{
     call::{Request, Verb},
-    ids::{NodeName, VolumeName},
+    ids::{NodeName, Uid, VolumeName},
     kinds::{
         FileSource, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy, StorageClass,
     },
@@ -204,6 +204,7 @@ fn creation(claim: &PersistentVolumeClaim, class: &StorageClass, directory: &str
         kind: WriteKind::CreateVolume,
         target: ObjectRef::Volume(name),
         request,
+        claim: Uid::default(),
         then: vec![events::provisioned(claim, &volume_name(&claim.metadata.uid), HOST_PATH_PLUGIN)],
     }
 }

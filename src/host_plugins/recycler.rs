@@ -10,7 +10,7 @@
 
 use apiserver::{
     call::{Request, Verb},
-    ids::PodKey,
+    ids::{PodKey, Uid},
     kinds::{
         ClaimRef, FileSource, Narrow, ObjectRef, PersistentVolume, Pod, RECYCLER_PREFIX, ReclaimPolicy,
         VolumePhase,
@@ -171,7 +171,13 @@ impl HostPlugins {
                         let key = PodKey::new(recycler.namespace(), &name);
                         let request = recycler.creation(volume, reference, source, &name);
                         let target = ObjectRef::Pod(key);
-                        Call::Write(Write { kind: WriteKind::CreatePod, target, request, then: Vec::new() })
+                        Call::Write(Write {
+                            kind: WriteKind::CreatePod,
+                            target,
+                            request,
+                            then: Vec::new(),
+                            claim: Uid::default(),
+                        })
                     }
                     (Some((_, pod)), Some(VolumeStage::Proven(revision)))
                         if *revision == volume.metadata.resource_version =>

@@ -90,8 +90,10 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         state.volumes.search(requirements, takes_none, current, &busy, &state.compared)
     };
     let mut found = search(&current);
-    // Another that is as good comes before one that is not to be reserved (L15).
+    // Another that is as good comes before one that is not to be reserved (L15), but not before one that people have
+    // reserved for the claim (S26).
     if let Search::Found(first) = &found
+        && first.spec.claim_ref.is_none()
         && state.unreservable.contains(&first.key())
     {
         let others = |name: &VolumeName| {

@@ -3,7 +3,7 @@
 use apiserver::{
     events::Event,
     ids::ClassName,
-    kinds::{ReclaimPolicy, StorageClass},
+    kinds::{ClaimRef, ReclaimPolicy, StorageClass},
 };
 
 use super::*;
@@ -75,6 +75,21 @@ fn l15_a_volume_that_is_not_to_be_reserved_keeps_no_claim_from_another() {
     }
     let (_, again) = reserved(&mut planner, later + Duration::from_mins(3));
     assert_eq!(again, "v1".into());
+}
+
+#[test]
+fn s26_a_volume_that_people_reserved_for_the_claim_is_tried_again_where_another_is_as_good() {
+    let mut theirs = volume("v1");
+    theirs.spec.claim_ref =
+        Some(ClaimRef { namespace: "ns".into(), name: "c".into(), ..ClaimRef::default() });
+    let (_, mut planner) = planner(vec![theirs, volume("v2")], vec![claim("c")]);
+    let mut now = Instant::now();
+    for _ in 0..5 {
+        let (op, name) = reserved(&mut planner, now);
+        assert_eq!(name, "v1".into());
+        planner.answered(op, Err(refused()), now, 0.0);
+        now = planner.plan(now).wake_at.unwrap();
+    }
 }
 
 #[test]

@@ -139,6 +139,7 @@ fn failures_of_provisioning_are_those_of_its_own_writes() {
             target: ObjectRef::Claim(claim.key()),
             request: request(),
             then: Vec::new(),
+            claim: "".into(),
         });
         let op = Op { subject: Target::Claim(claim.key()), uid: None, volume: None, call, known: None };
         planner.answered(op, Err(error.clone()), now, 0.0);
