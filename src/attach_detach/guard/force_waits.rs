@@ -18,7 +18,7 @@ use crate::attach_detach::{
         verdict::{NodeVerdict, Waiting},
     },
     state::{
-        actual::ActualState,
+        actual::{ActualState, NodeVolume},
         desired::{DesiredState, volume_name::VolumeId},
     },
 };
@@ -98,7 +98,7 @@ impl ForceWaits {
             return;
         }
         self.looked_at = Some(now);
-        let mut waits: Vec<_> = waits(actual, desired)
+        let mut waits: Vec<_> = waits(actual, desired, false)
             .map(|(name, wait)| (elapsed_on(name, &wait, actual, wall).min(self.patience), name, wait))
             .collect();
         waits.sort_by(|(one, name, _), (other, other_name, _)| (other, other_name).cmp(&(one, name)));
@@ -118,17 +118,24 @@ impl ForceWaits {
     }
 }
 
-/// What waits on nodes that are not Ready: what is or may be attached there and no pod wants.
+/// What waits on nodes that are not Ready: what is or may be attached there and no pod wants. A successor cannot tell what was
+/// detached by force from what is reported in use without an attachment: both count. Nor does it see an attachment that has
+/// ended meanwhile: the note is made without the UIDs of those that are `going`, and believed with and without them.
 pub(in crate::attach_detach) fn waits<'a>(
     actual: &'a ActualState,
     desired: &'a DesiredState,
+    going: bool,
 ) -> impl Iterator<Item = (&'a NodeName, NodeWait)> {
-    actual.nodes().filter_map(|(name, state)| {
+    actual.nodes().filter_map(move |(name, state)| {
         let waiting = || {
             let unwanted = actual.volumes_on(name).filter(|(volume, node_volume)| {
-                node_volume.may_be_attached() && desired.get(volume, name).is_none()
+                (node_volume.may_be_attached() || node_volume.in_use) && desired.get(volume, name).is_none()
             });
-            unwanted.map(|(volume, node_volume)| (volume.clone(), node_volume.uid().cloned())).collect()
+            let attachment = |node_volume: &NodeVolume| {
+                let is_going = node_volume.is_going() || node_volume.is_ended_by_us();
+                node_volume.uid().filter(|_| going || !is_going).cloned()
+            };
+            unwanted.map(|(volume, node_volume)| (volume.clone(), attachment(node_volume))).collect()
         };
         Some((name, NodeWait::new(state.node.as_deref()?, waiting)?))
     })
