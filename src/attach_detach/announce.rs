@@ -23,7 +23,7 @@ use super::{
         actual::{NodeVolume, ReportAsAttached, Told},
         desired::{
             DesiredAttachment,
-            volume_name::VolumeId,
+            volume_name::{VolumeId, VolumeKind},
             volume_source::{Storage, of_persistent_volume},
         },
     },
@@ -188,7 +188,16 @@ impl Look<'_> {
                 let others = others.filter(|(_, node)| *node == holder);
                 let others = others.map(|(name, _)| (name, is_ours(name)));
                 let others = others.filter(|(_, is_ours)| is_elsewhere || *is_ours);
-                Announcement::holder(holder, waiting, others.max_by_key(|(_, is_ours)| *is_ours))
+                let other = others.max_by_key(|(_, is_ours)| *is_ours);
+                let there = known.actual.node_volume(self.volume, holder);
+                // Without attachments, the list and the report are all there is.
+                let is_reported = |it: &NodeVolume| {
+                    let may_be =
+                        it.known.is_some() || it.may_be_made_by_us() || it.listed || it.may_be_listed;
+                    it.in_use && !may_be && self.volume.kind() != VolumeKind::NoOp
+                };
+                let is_attached = other.is_some() || !there.is_some_and(is_reported);
+                Announcement::holder(holder, is_attached, waiting, other)
             }
         };
         let waits = vec![key(self.volume, holder), self.key()];

@@ -71,14 +71,17 @@ impl Announcement {
         Self { users: Some(users), about: Some("multi-attach"), ..said }
     }
 
-    /// Which node holds it, and what the volume there waits for; nothing if it is simply used. `other` is the VolumeAttachment
-    /// that holds it there, if it is another party's, or ours of an earlier volume.
+    /// Which node holds it, and what the volume there waits for; nothing if it is simply used. Without an attachment or an
+    /// entry of its list that node only reports it in use. `other` is the VolumeAttachment that holds it there, if it is another
+    /// party's, or ours of an earlier volume.
     pub fn holder(
         node: &NodeName,
+        is_attached: bool,
         waiting: Option<&Waiting>,
         other: Option<(&AttachmentName, bool)>,
     ) -> Self {
-        let held = format!(" is attached to node \"{node}\": {}", holding(waiting, other));
+        let how = if is_attached { "is attached to" } else { "is in use on" };
+        let held = format!(" {how} node \"{node}\": {}", holding(waiting, other));
         Self { about: Some("holder"), ..Self::warning("HeldByNode", held) }
     }
 
@@ -275,7 +278,7 @@ mod tests {
 
     #[test]
     fn l18_what_keeps_a_volume_elsewhere_is_told_with_the_servers_words_and_once_per_cause() {
-        let holder = |waiting| Announcement::holder(&NodeName::from("n1"), Some(&waiting), None);
+        let holder = |waiting| Announcement::holder(&NodeName::from("n1"), true, Some(&waiting), None);
         let message = || std::sync::Arc::from("forbidden");
         let refused = || Waiting::RetryBackoff { message: Some(message()) };
         let cases = [
@@ -302,7 +305,7 @@ mod tests {
         let holder = |writer: &str, minute: i64| {
             let until = Timestamp::from_second(60 * minute).unwrap();
             let waiting = Waiting::ForeignWriter { writer: writer.to_owned(), until };
-            Announcement::holder(&NodeName::from("n1"), Some(&waiting), None)
+            Announcement::holder(&NodeName::from("n1"), true, Some(&waiting), None)
         };
         let words = |writer, minute| text(&holder(writer, minute), "pv1", "ns1");
         assert_eq!(words("agent wrote node/n1", 10), words("agent wrote node/n1", 20));

@@ -113,6 +113,10 @@ impl AttachDetach {
         // No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by then (S4).
         self.force_waits.break_off(node);
         self.actual.note_undesired(volume, &[node.clone()].into(), |_| true, self.clock.wall(now));
+        if self.actual.node_volume(volume, node).is_some() {
+            // Another of its PersistentVolume's name may be attached beside what is needed (S44).
+            self.queue.add_on(node, self.actual.beside(volume, node));
+        }
         self.queue.add_new(volume.clone(), [node.clone()].into());
     }
 

@@ -28,7 +28,9 @@ impl Undone {
 
     /// It is sent.
     pub fn sent(&mut self, now: Instant) {
-        if self.stands(now) {
+        // It has stood, or a minute ago it could have been repeated and was not.
+        let is_forgotten = self.written.is_none() && self.again_at.is_some_and(|at| at + STANDS <= now);
+        if self.stands(now) || is_forgotten {
             self.times = 0;
         }
         self.written.get_or_insert(now);
@@ -103,6 +105,22 @@ mod tests {
                 writes.windows(2).filter(|two| two[0] > 60.0).map(|two| two[1] - two[0]).collect();
             assert!(later.len() > 10 && later.iter().all(|pause| (20.0..=30.0).contains(pause)), "{later:?}");
         }
+    }
+
+    #[test]
+    fn s46_a_fight_that_ended_undone_is_forgotten_after_a_minute() {
+        let (mut undone, mut now) = (Undone::default(), Instant::now());
+        for _ in 0..5 {
+            undone.sent(now);
+            undone.landed(now, 0.0);
+            undone.undone(now);
+            now = undone.pending(now).unwrap_or(now);
+        }
+        now += STANDS;
+        undone.sent(now);
+        undone.landed(now, 0.0);
+        undone.undone(now + SECOND);
+        assert_eq!(undone.pending(now + SECOND), None);
     }
 
     #[test]

@@ -26,7 +26,7 @@ const SHOWN_WITH_A_SERIES: [&str; 2] =
 const STANDS: Duration = Duration::from_mins(45);
 
 /// Type, reason, template of the message, and the word.
-const SHORT: [(EventType, &str, &str, &str); 10] = [
+const SHORT: [(EventType, &str, &str, &str); 11] = [
     (
         EventType::Normal,
         "SuccessfulAttachVolume",
@@ -59,6 +59,7 @@ const SHORT: [(EventType, &str, &str, &str); 10] = [
         "MultiAttachResolved",
     ),
     (EventType::Warning, "HeldByNode", "Volume \"{}\" is attached to node \"{}\": {}", "HeldByNode"),
+    (EventType::Warning, "HeldByNode", "Volume \"{}\" is in use on node \"{}\": {}", "UsedOnNode"),
     (
         EventType::Warning,
         "FailedDetachVolume",
