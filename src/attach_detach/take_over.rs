@@ -3,7 +3,7 @@
 //! In: the right to write, and what the lease says of the term before. Out: the states as they are read from the tables, as
 //! by a process that starts; waits that go on (S6); and what is looked at first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use apiserver::ids::NodeName;
 use tokio::time::Instant;
@@ -58,14 +58,12 @@ impl AttachDetach {
             Some(note) => note,
             None => return self.outbox.push(Fact::ForceWaits(None)),
         };
-        let go_on: BTreeMap<_, _> = [true, false]
-            .into_iter()
-            .flat_map(|going| waits(&self.actual, &self.desired, going))
-            .filter_map(|(name, wait)| Some((name.clone(), (note.elapsed(&wait)?, wait))))
+        let go_on: Vec<_> = waits(&self.actual, &self.desired)
+            .filter_map(|(name, wait)| Some((name.clone(), note.elapsed(&wait)?, wait)))
             .filter(|_| !is_restored)
             .collect();
         let (count, wall) = (go_on.len(), self.clock.wall(now));
-        for (name, (elapsed, wait)) in go_on {
+        for (name, elapsed, wait) in go_on {
             self.actual.go_on(&name, &wait, elapsed, wall);
             self.force_waits.begin();
         }

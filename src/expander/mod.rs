@@ -101,9 +101,7 @@ impl Expander {
         };
         let volume = self.objects.volumes.get(&claim.spec.volume_name);
         let reason = match expansion(&claim, volume.as_deref()) {
-            _ if self.objects.unreadable::<PersistentVolumeClaim>(&key.0).is_some()
-                || self.objects.unreadable::<PersistentVolume>(&claim.spec.volume_name).is_some() =>
-            {
+            _ if self.objects.unreadable::<PersistentVolumeClaim>(&key.0).is_some() => {
                 ExpansionReason::Unreadable
             }
             Err(error) => ExpansionReason::Malformed(error.to_string()),
@@ -154,6 +152,10 @@ impl Expander {
                 None => ExpansionReason::NotBound(name),
             },
             Err(CallError::NotFound(_)) => ExpansionReason::Missing(name),
+            // Silence is not all there is to it, so the pause grows as after a refusal.
+            Err(_) if self.objects.unreadable::<PersistentVolume>(&name).is_some() => {
+                ExpansionReason::Unreadable
+            }
             Err(error) => {
                 self.keys.read_failed(key, &error, now, jitter);
                 let reason = ExpansionReason::Failed { is_write: false, error: error.to_string() };

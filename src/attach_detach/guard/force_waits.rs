@@ -98,7 +98,7 @@ impl ForceWaits {
             return;
         }
         self.looked_at = Some(now);
-        let mut waits: Vec<_> = waits(actual, desired, false)
+        let mut waits: Vec<_> = waits(actual, desired)
             .map(|(name, wait)| (elapsed_on(name, &wait, actual, wall).min(self.patience), name, wait))
             .collect();
         waits.sort_by(|(one, name, _), (other, other_name, _)| (other, other_name).cmp(&(one, name)));
@@ -119,21 +119,21 @@ impl ForceWaits {
 }
 
 /// What waits on nodes that are not Ready: what is or may be attached there and no pod wants. A successor cannot tell what was
-/// detached by force from what is reported in use without an attachment: both count. Nor does it see an attachment that has
-/// ended meanwhile: the note is made without the UIDs of those that are `going`, and believed with and without them.
+/// detached by force from what is reported in use without an attachment: as long as it is nowhere else, both count.
 pub(in crate::attach_detach) fn waits<'a>(
     actual: &'a ActualState,
     desired: &'a DesiredState,
-    going: bool,
 ) -> impl Iterator<Item = (&'a NodeName, NodeWait)> {
-    actual.nodes().filter_map(move |(name, state)| {
+    actual.nodes().filter_map(|(name, state)| {
         let waiting = || {
             let unwanted = actual.volumes_on(name).filter(|(volume, node_volume)| {
-                (node_volume.may_be_attached() || node_volume.in_use) && desired.get(volume, name).is_none()
+                let is_held =
+                    node_volume.may_be_attached() || node_volume.in_use && !actual.is_settled(volume);
+                is_held && desired.get(volume, name).is_none()
             });
             let attachment = |node_volume: &NodeVolume| {
                 let is_going = node_volume.is_going() || node_volume.is_ended_by_us();
-                node_volume.uid().filter(|_| going || !is_going).cloned()
+                (node_volume.uid().cloned(), is_going)
             };
             unwanted.map(|(volume, node_volume)| (volume.clone(), attachment(node_volume))).collect()
         };

@@ -4,8 +4,9 @@
 //! In: a node, what waits there, and for how long. Out: an entry of the note, and back. An entry has seconds by the
 //! monotonic clock of who wrote it, never a time of day, so no clock of another machine makes a wait shorter. It is
 //! sealed with all that the seconds are about: the node object and its Ready condition, the volumes that wait and their
-//! attachments. If any of that differs, or the entry was edited, it proves nothing. A node that is gone has no entry: that it
-//! was not back in between nothing shows.
+//! attachments. If any of that differs, or the entry was edited, it proves nothing. An attachment that is going may be gone when
+//! a successor looks, or may not go after all: a second seal leaves it out. A node that is gone has no entry: that it was
+//! not back in between nothing shows.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -32,15 +33,18 @@ pub struct NodeWait {
     /// One stretch of time in which the node was not Ready: as long as its condition and the time of the last transition
     /// are the same, it has not been Ready in between, by any clock that wrote that time.
     failure: String,
-    waiting: BTreeMap<VolumeId, Option<Uid>>,
+    waiting: BTreeMap<VolumeId, WaitingAttachment>,
 }
+
+/// The attachment of a volume that waits, and whether it is going.
+pub(crate) type WaitingAttachment = (Option<Uid>, bool);
 
 impl NodeWait {
     /// What waits there, if anything, each volume with its attachment. `None` for a node that is Ready, or that does not
     /// tell since which transition it is not.
     pub(crate) fn new(
         node: &Node,
-        waiting: impl FnOnce() -> BTreeMap<VolumeId, Option<Uid>>,
+        waiting: impl FnOnce() -> BTreeMap<VolumeId, WaitingAttachment>,
     ) -> Option<Self> {
         let ready = node.ready().filter(|_| !node.is_ready())?;
         let failure = format!("{} {}", ready.status.as_str(), ready.last_transition_time?);
@@ -55,13 +59,21 @@ impl NodeWait {
 
     /// The entry for a wait of so many seconds.
     pub(crate) fn entry(&self, seconds: u64) -> String {
-        format!("{}:{seconds}:{}", self.node, self.seal(seconds))
+        let [with, without] = self.seals(seconds);
+        let second = if with == without { "" } else { &without };
+        format!("{}:{seconds}:{with}{second}", self.node)
     }
 
-    fn seal(&self, seconds: u64) -> String {
+    /// With the attachments that are going, and without them.
+    fn seals(&self, seconds: u64) -> [String; 2] {
+        [true, false].map(|going| self.seal(seconds, going))
+    }
+
+    fn seal(&self, seconds: u64, going: bool) -> String {
         let mut text = format!("{}\0{}\0{seconds}", self.node, self.failure);
-        for (volume, attachment) in &self.waiting {
-            let attachment = attachment.as_ref().map(Uid::to_string).unwrap_or_default();
+        for (volume, (attachment, is_going)) in &self.waiting {
+            let attachment = attachment.as_ref().filter(|_| going || !is_going);
+            let attachment = attachment.map(Uid::to_string).unwrap_or_default();
             text.extend(["\0", volume.as_str(), "\0", &attachment]);
         }
         let mut seal = hashed("", &[&text]);
@@ -94,7 +106,9 @@ impl WaitNote {
     /// For how long at least exactly this has waited, if the note says so.
     pub(crate) fn elapsed(&self, wait: &NodeWait) -> Option<Duration> {
         let (seconds, seal) = self.0.get(&wait.node.to_string())?;
-        (*seal == wait.seal(*seconds)).then_some(Duration::from_secs(*seconds))
+        let ours = wait.seals(*seconds);
+        let is_ours = |seal: &[u8]| ours.iter().any(|ours| ours.as_bytes() == seal);
+        seal.as_bytes().chunks(SEAL).any(is_ours).then_some(Duration::from_secs(*seconds))
     }
 }
 #[cfg(test)]
@@ -114,14 +128,37 @@ mod tests {
         node
     }
 
-    fn waiting(volumes: &[(&str, Option<&str>)]) -> BTreeMap<VolumeId, Option<Uid>> {
-        let all =
-            volumes.iter().map(|(name, uid)| (VolumeId::iscsi("10.0.0.1:3260", name, 0), uid.map(Uid::from)));
+    /// Volumes with their attachments; one that begins with `-` is going.
+    fn waiting(volumes: &[(&str, Option<&str>)]) -> BTreeMap<VolumeId, WaitingAttachment> {
+        let attachment = |uid: &str| (Some(Uid::from(uid.trim_start_matches('-'))), uid.starts_with('-'));
+        let all = volumes.iter().map(|(name, uid)| {
+            (VolumeId::iscsi("10.0.0.1:3260", name, 0), uid.map_or((None, false), attachment))
+        });
         all.collect()
     }
 
     fn wait(node: &Node, volumes: &[(&str, Option<&str>)]) -> Option<NodeWait> {
         NodeWait::new(node, || waiting(volumes))
+    }
+
+    #[test]
+    fn l6_an_attachment_that_is_going_may_be_gone_or_may_not_go_after_all() {
+        let failed = node("1", "Unknown", Some(5));
+        let seen = |a, b| wait(&failed, &[("a", a), ("b", b)]).unwrap();
+        // As the predecessor knew them, as the successor sees them, and whether that is the same wait.
+        let cases = [
+            ((Some("-x"), Some("y")), (None, Some("y")), true),
+            ((Some("-x"), Some("y")), (Some("x"), Some("y")), true),
+            ((Some("-x"), Some("y")), (Some("-x"), Some("-y")), true),
+            ((Some("x"), Some("y")), (Some("-x"), Some("y")), true),
+            ((Some("-x"), Some("y")), (Some("other"), Some("y")), false),
+            ((Some("-x"), Some("y")), (Some("-other"), Some("other")), false),
+            ((Some("x"), Some("y")), (None, Some("y")), false),
+        ];
+        for (before, after, is_believed) in cases {
+            let note = WaitNote::parse(&seen(before.0, before.1).entry(77)).unwrap();
+            assert_eq!(note.elapsed(&seen(after.0, after.1)).is_some(), is_believed, "{before:?} {after:?}");
+        }
     }
 
     #[test]

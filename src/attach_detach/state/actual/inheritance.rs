@@ -36,9 +36,6 @@ impl ActualState {
         runs: impl Fn(&VolumeId, &NodeName) -> bool,
         waits: impl Fn(&VolumeId, &NodeName) -> bool,
     ) {
-        let stays = |node_volume: &NodeVolume| {
-            node_volume.listed || (node_volume.known.is_some() && !node_volume.is_going())
-        };
         for (volume, state) in &mut self.volumes {
             if !state.nodes.values().any(|node_volume| stays(node_volume)) {
                 continue;
@@ -57,6 +54,11 @@ impl ActualState {
         }
     }
 
+    /// Whether the volume is somewhere, by more than a report that it is in use.
+    pub(in crate::attach_detach) fn is_settled(&self, volume: &VolumeId) -> bool {
+        self.volume(volume).is_some_and(|state| state.nodes.values().any(|node_volume| stays(node_volume)))
+    }
+
     /// Goes on with what has waited there for so long.
     pub fn go_on(&mut self, name: &NodeName, wait: &NodeWait, elapsed: Duration, wall: Timestamp) {
         let since = wall.checked_sub(elapsed).unwrap_or(wall);
@@ -66,4 +68,8 @@ impl ActualState {
         let state = self.node_mut(name);
         state.unready_since = state.unready_since.map(|known| known.min(since));
     }
+}
+
+fn stays(node_volume: &NodeVolume) -> bool {
+    node_volume.listed || (node_volume.known.is_some() && !node_volume.is_going())
 }
