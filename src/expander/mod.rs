@@ -152,7 +152,7 @@ impl Expander {
                 None => ExpansionReason::NotBound(name),
             },
             Err(CallError::NotFound(_)) => ExpansionReason::Missing(name),
-            // Silence is not all there is to it, so the pause grows as after a refusal.
+            // Only an edit makes it readable, of which the watch tells: the pause grows as after a refusal.
             Err(_) if self.objects.unreadable::<PersistentVolume>(&name).is_some() => {
                 ExpansionReason::Unreadable
             }

@@ -20,7 +20,7 @@ use crate::attach_detach::state::desired::volume_name::{VolumeId, hashed};
 /// The annotation of the lease that has the note.
 pub const NODES_NOT_READY: &str = "mooring.dev/nodes-not-ready";
 
-/// Entries of a note, at most: an annotation may hold 256 KiB, and an entry has some 60 bytes.
+/// Entries of a note, at most: an annotation may hold 256 KiB, and an entry has some 60 bytes, or 75 with both seals.
 pub const MOST_ENTRIES: usize = 1_000;
 
 /// Bytes of a seal: two differ in all likelihood.

@@ -70,6 +70,7 @@ impl ActualState {
     }
 }
 
+/// Whether the volume is listed or attached there, and not on its way out.
 fn stays(node_volume: &NodeVolume) -> bool {
     node_volume.listed || (node_volume.known.is_some() && !node_volume.is_going())
 }
