@@ -61,6 +61,8 @@ impl Drop for Scheduler {
 enum Waiting {
     /// A claim does not exist.
     ClaimMissing(String),
+    /// The volume of a claim is gone.
+    ClaimLost(String),
     /// A claim is being deleted.
     ClaimTerminating(String),
     /// A claim of a class that binds at once is not bound.
@@ -77,6 +79,9 @@ impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ClaimMissing(name) => write!(f, "persistentvolumeclaim {name:?} not found"),
+            Self::ClaimLost(name) => {
+                write!(f, "persistentvolumeclaim {name:?} is bound to a volume that does not exist")
+            }
             Self::ClaimTerminating(name) => write!(f, "persistentvolumeclaim {name:?} is being deleted"),
             Self::ClaimUnbound => f.write_str("pod has unbound immediate PersistentVolumeClaims"),
             Self::NoNode(count) => write!(f, "0/{count} nodes are available"),
@@ -198,17 +203,19 @@ impl World {
         let mut delayed = Vec::new();
         for (namespace, name) in claims_of(pod) {
             let claim = self.claims.get(&namespace, &name).ok_or(Waiting::ClaimMissing(name.clone()))?;
+            if phase(claim) == Some("Lost") {
+                return Err(Waiting::ClaimLost(name));
+            }
             if is_terminating(&**claim) {
                 return Err(Waiting::ClaimTerminating(name));
             }
-            if is_bound(claim) {
-                let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
-                let volume = volume.and_then(|volume| self.volumes.get("", volume));
-                volumes.push(volume.ok_or(Waiting::ClaimUnbound)?);
-            } else if self.is_delayed(claim) {
-                delayed.push(claim);
-            } else {
-                return Err(Waiting::ClaimUnbound);
+            match claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) {
+                Some(volume) if phase(claim) == Some("Bound") => {
+                    volumes.push(self.volumes.get("", volume).ok_or(Waiting::ClaimUnbound)?);
+                }
+                None if self.is_delayed(claim) => delayed.push(claim),
+                // Which volume a claim binds that names one does not depend on the pod.
+                _ => return Err(Waiting::ClaimUnbound),
             }
         }
         let fitting: Vec<&str> = self
@@ -271,8 +278,8 @@ impl World {
     }
 }
 
-fn is_bound(claim: &PersistentVolumeClaim) -> bool {
-    claim.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Bound"))
+fn phase(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.status.as_ref()?.phase.as_deref()
 }
 
 /// What scheduling depends on of a node: the labels of one that takes pods.
