@@ -251,22 +251,25 @@ fn is_announced_elsewhere(record: &Record, objects: &Objects, event: &Value) -> 
     nodes.any(|(name, node)| has_mounted(record, name, node, &disk) && !is_given(name, node))
 }
 
-/// By UID of a pod, and disk: it was given that once, as it ran and its claim was bound to the disk's volume.
+/// By UID of a pod, and disk: it was given that once, as its claim was bound to the disk's volume, and it ran or its node
+/// listed the disk.
 type Given = BTreeSet<(String, String)>;
 
 fn given(record: &Record, timeline: &Timeline) -> Given {
     let mut given = Given::new();
     timeline.fold(|objects, moment| {
-        let is_read = ["pods", "persistentvolumeclaims", "persistentvolumes"];
+        let is_read = ["pods", "persistentvolumeclaims", "persistentvolumes", "nodes"];
         if moment.change.revision > record.killed || !is_read.contains(&moment.change.resource.as_str()) {
             return;
         }
-        for (_, pod) in objects.all("pods").filter(|(_, pod)| phase(pod) == "Running") {
+        for (_, pod) in objects.all("pods") {
+            let node = pod["spec"]["nodeName"].as_str().and_then(|name| objects.get("nodes", name));
             for claim in claims_of(pod).iter().filter_map(|key| objects.get("persistentvolumeclaims", key)) {
                 let Some(volume) = claim["spec"]["volumeName"].as_str() else { continue };
                 let volume = objects.get("persistentvolumes", volume);
                 let bound = volume.filter(|volume| volume["spec"]["claimRef"]["uid"] == uid(claim));
-                if let Some(disk) = bound.and_then(disk_of) {
+                let Some(disk) = bound.and_then(disk_of) else { continue };
+                if phase(pod) == "Running" || node.is_some_and(|node| listed(node).contains(disk.as_str())) {
                     given.insert((uid(pod).to_owned(), disk));
                 }
             }

@@ -61,7 +61,7 @@ impl ActualState {
             (Some(known), found) if !found.as_ref().is_some_and(|found| found.ours) => known,
             (_, Some(found)) => {
                 self.forget_identity(name);
-                self.learn_identity(name, &found, &attachment);
+                self.learn_identity(name, &found);
                 found
             }
             (_, None) => {
@@ -76,6 +76,8 @@ impl ActualState {
                 state.note_absence(wall);
             }
         } else {
+            // A volume yet to come may explain its name.
+            self.unidentified.insert(name, attachment);
             self.note_second_volume(&identity.volume, name, &identity.node);
         }
         for held in identity.held().filter(|_| identity.is_exclusive) {
@@ -84,17 +86,9 @@ impl ActualState {
         Some((identity.volume, identity.node))
     }
 
-    fn learn_identity(
-        &mut self,
-        name: &AttachmentName,
-        identity: &AttachmentIdentity,
-        attachment: &Arc<VolumeAttachment>,
-    ) {
+    fn learn_identity(&mut self, name: &AttachmentName, identity: &AttachmentIdentity) {
         if identity.ours {
             self.unidentified.remove(name);
-        } else {
-            // A volume yet to come may explain its name.
-            self.unidentified.insert(name, Arc::clone(attachment));
         }
         self.identities.insert(name.clone(), identity.clone());
         for second_volume in &identity.second_volumes {
@@ -146,26 +140,37 @@ impl ActualState {
         foreign.filter_map(|name| self.identities.get(name)).filter(|identity| identity.ours)
     }
 
-    /// The nodes that have another volume whose VolumeAttachment names the PersistentVolume of this one: on its way out, or
-    /// attached, listed, or mounted for all that is known, and not `wanted` there any more.
-    pub fn nodes_with_another_of_its_name(
+    /// The nodes from which an end takes this volume, too, for a driver goes by the name of the PersistentVolume: there a
+    /// VolumeAttachment of another volume names it, or one that nothing explains, as after a restart. Such an end has begun, or
+    /// is to begin: the other volume is attached, listed, or mounted for all that is known, and not `wanted` there any more, and
+    /// this one is not mounted there yet.
+    pub fn nodes_that_lose_it(
         &self,
         volume: &VolumeId,
         wanted: impl Fn(&VolumeId, &NodeName) -> bool,
     ) -> impl Iterator<Item = &NodeName> {
-        let ends = move |other: &&AttachmentIdentity| {
+        let is_mounted =
+            |node: &NodeName| self.node_volume(volume, node).is_some_and(|it| it.mount == Mount::Possible);
+        let is_to_end = move |other: &AttachmentIdentity| {
             let Some(it) = self.node_volume(&other.volume, &other.node) else { return false };
             let is_given = it.is_attached() || it.listed || it.mount != Mount::No;
             // Its driver takes what the name leads to by then.
             let is_ending =
                 it.is_going() || it.call == Some(AttachmentCall::Delete) || it.deletion() != Deletion::None;
-            is_ending || is_given && !wanted(&other.volume, &other.node)
+            is_ending || is_given && !wanted(&other.volume, &other.node) && !is_mounted(&other.node)
         };
-        self.of_another(volume).filter(ends).map(|other| &other.node)
+        let foreign = self.volumes.get(volume).into_iter().flat_map(|state| &state.foreign);
+        let is_going = |name| self.unidentified.get(name).is_some_and(|it| it.metadata.is_terminating());
+        foreign
+            .filter(move |(name, _)| match self.identities.get(*name) {
+                Some(other) if other.ours => is_to_end(other),
+                _ => is_going(name),
+            })
+            .map(|(_, node)| node)
     }
 
     /// Whether the end of the volume's attachment would take another volume from the node: the PersistentVolume that it
-    /// names leads to that one now, which is attached there, too, and a driver goes by that name. Of several of one name
+    /// names leads to that one now, which is attached or mounted there, too, and a driver goes by that name. Of several of one name
     /// that one alone is kept, so that no two wait for each other.
     pub(crate) fn is_beside_another(
         &self,
@@ -179,7 +184,9 @@ impl ActualState {
         let source = identity.filter(|identity| !identity.second_volumes.is_empty());
         let other = source.and_then(|identity| leads_to(identity.source.as_ref()?));
         let other = other.filter(|other| other != volume);
-        let is_there = |other: &NodeVolume| other.attachment().is_some() || other.may_be_made_by_us();
+        let is_there = |other: &NodeVolume| {
+            other.attachment().is_some() || other.may_be_made_by_us() || other.mount == Mount::Possible
+        };
         other.and_then(|other| self.node_volume(&other, node)).is_some_and(is_there)
     }
 
