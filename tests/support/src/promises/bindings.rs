@@ -315,7 +315,10 @@ fn chosen(known: &impl Known, write: Write<'_>, broken: &mut Broken) {
         // It went away meanwhile; the volume will be released.
         return;
     };
-    if annotation(claim, BIND_COMPLETED).is_some() {
+    // It was bound to this one, whatever has become of either since (S45). Controllers alone write the phase.
+    let is_bound = ["Bound", "Lost"].contains(&text(claim, "/status/phase"))
+        && text(claim, "/spec/volumeName") == write.name;
+    if annotation(claim, BIND_COMPLETED).is_some() || is_bound {
         return;
     }
     broken.unless(

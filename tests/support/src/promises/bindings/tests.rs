@@ -128,8 +128,14 @@ fn of_cleared_volumes() -> Vec<Row> {
         let is_its = merged(json!({ "spec": { "volumeName": "v" } }), &marks(&[(BIND_COMPLETED, "yes")]));
         vec![("claim", "shop/c", claim(&merged(is_its, &phase("Bound"))))]
     };
+    let of_another_class = |phase: Value| {
+        let is_its = json!({ "spec": { "volumeName": "v", "storageClassName": "slow" } });
+        vec![("claim", "shop/c", claim(&merged(is_its, &phase)))]
+    };
     let by_name = |name: &str| json!({ "spec": { "claimRef": { "namespace": "shop", "name": name } } });
     vec![
+        (of_another_class(phase("Bound")), Kind::Volume, nothing(), reference("u"), ""),
+        (of_another_class(phase("Pending")), Kind::Volume, nothing(), reference("u"), "S27"),
         (its(), Kind::Volume, phase("Bound"), by_name("c"), ""),
         (its(), Kind::Volume, phase("Bound"), by_name("d"), "S45"),
     ]
