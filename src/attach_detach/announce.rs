@@ -16,7 +16,7 @@ use super::{
         contention::Contention,
         verdict::{NodeVerdict, Waiting},
     },
-    events::{self, Announcement},
+    events::{self, Announcement, OtherAttachment},
     known::Known,
     reasons::{AttachDetachKey, NodeVolumeKey},
     state::{
@@ -182,13 +182,16 @@ impl Look<'_> {
                 Announcement::detach_failed(holder, &events::timed_out(self.volume, "detach"))
             }
             waiting => {
-                let is_ours =
-                    |name: &AttachmentName| known.actual.identity(name).is_some_and(|identity| identity.ours);
+                let kind = |name: &AttachmentName| match known.actual.identity(name) {
+                    Some(identity) if identity.ours => OtherAttachment::Earlier,
+                    _ if known.actual.is_unexplained_end(name) => OtherAttachment::Ending,
+                    _ => OtherAttachment::Foreign,
+                };
                 let others = known.actual.volume(self.volume).into_iter().flat_map(|state| &state.foreign);
                 let others = others.filter(|(_, node)| *node == holder);
-                let others = others.map(|(name, _)| (name, is_ours(name)));
-                let others = others.filter(|(_, is_ours)| is_elsewhere || *is_ours);
-                let other = others.max_by_key(|(_, is_ours)| *is_ours);
+                let others = others.map(|(name, _)| (name, kind(name)));
+                let others = others.filter(|(_, kind)| is_elsewhere || *kind != OtherAttachment::Foreign);
+                let other = others.max_by_key(|(_, kind)| *kind);
                 let there = known.actual.node_volume(self.volume, holder);
                 // Without attachments, the list and the report are all there is.
                 let is_reported = |it: &NodeVolume| {

@@ -151,7 +151,7 @@ impl AttachDetach {
         take(self);
         self.note_list_changed(name, now);
         let touched = self.actual.node_call_ended(name);
-        self.queue.add_on(name, touched);
+        self.look_on(name, touched);
     }
 
     /// The answer to a patch of a node's list.
@@ -197,7 +197,7 @@ impl AttachDetach {
                     self.node_call_failed(name, |requests| requests.failed(&error, false, answered));
                 }
                 let touched = self.actual.settle_node(name, answered.asked);
-                self.queue.add_on(name, touched);
+                self.look_on(name, touched);
                 self.node_answered(name, &node, sent, answered.now);
             }
             Ok(_) => {}

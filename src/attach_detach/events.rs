@@ -72,13 +72,13 @@ impl Announcement {
     }
 
     /// Which node holds it, and what the volume there waits for; nothing if it is simply used. Without an attachment or an
-    /// entry of its list that node only reports it in use. `other` is the VolumeAttachment that holds it there, if it is another
-    /// party's, or ours of an earlier volume.
+    /// entry of its list that node only reports it in use. `other` is the VolumeAttachment that holds it there, if it is not the
+    /// volume's own.
     pub fn holder(
         node: &NodeName,
         is_attached: bool,
         waiting: Option<&Waiting>,
-        other: Option<(&AttachmentName, bool)>,
+        other: Option<(&AttachmentName, OtherAttachment)>,
     ) -> Self {
         let how = if is_attached { "is attached to" } else { "is in use on" };
         let held = format!(" {how} node \"{node}\": {}", holding(waiting, other));
@@ -186,8 +186,19 @@ fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
     }
 }
 
+/// What a VolumeAttachment is that holds a volume, and is not the volume's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OtherAttachment {
+    /// Another party's.
+    Foreign,
+    /// One that nothing explains, and that is being deleted.
+    Ending,
+    /// Ours, of an earlier volume of the same PersistentVolume.
+    Earlier,
+}
+
 /// Why the volume is still on another node.
-fn holding(waiting: Option<&Waiting>, other: Option<(&AttachmentName, bool)>) -> String {
+fn holding(waiting: Option<&Waiting>, other: Option<(&AttachmentName, OtherAttachment)>) -> String {
     match (waiting, other) {
         // Not with the driver's words: each of its tries may say others (S47).
         (Some(Waiting::AttachError { .. } | Waiting::WaitingForVolumeAttachment), _) => {
@@ -197,10 +208,13 @@ fn holding(waiting: Option<&Waiting>, other: Option<(&AttachmentName, bool)>) ->
             "pods there still need it".to_owned()
         }
         (Some(waiting), _) => waiting.to_string(),
-        (None, Some((_, true))) => {
+        (None, Some((_, OtherAttachment::Earlier))) => {
             "an earlier volume of this PersistentVolume has to be detached from it first".to_owned()
         }
-        (None, Some((name, false))) => {
+        (None, Some((name, OtherAttachment::Ending))) => {
+            format!("VolumeAttachment {name} is being deleted, and its end would detach the volume")
+        }
+        (None, Some((name, OtherAttachment::Foreign))) => {
             format!("VolumeAttachment {name}, which another writer made, has to be deleted first")
         }
     }

@@ -108,7 +108,7 @@ impl AttachDetach {
     /// Marks a volume dirty that pods need on a node, or no longer do. To be rid of it is something that has begun.
     fn touch_desired(&mut self, volume: &VolumeId, node: &NodeName, now: Instant) {
         if self.desired.get(volume, node).is_none() {
-            return self.queue.add_on(node, [volume.clone()]);
+            return self.look_on(node, [volume.clone()].into());
         }
         // No wait for force goes on, from now and not only when the volume has its turn: its pod may be gone by then (S4).
         self.force_waits.break_off(node);
@@ -149,12 +149,19 @@ impl AttachDetach {
         }
     }
 
+    /// Looks at volumes on a node of which something has changed, and at those whose end would take one of them from it.
+    pub(super) fn look_on(&mut self, node: &NodeName, volumes: BTreeSet<VolumeId>) {
+        let ending = volumes.iter().flat_map(|volume| self.actual.ending_with(volume, node));
+        self.queue.add_on(node, ending.collect::<Vec<_>>());
+        self.queue.add_on(node, volumes);
+    }
+
     /// Looks at a node, or at its absence.
     pub(super) fn refresh_node(&mut self, name: &NodeName, now: Instant) {
         self.observe_final_state(name, now);
         let node = self.objects.nodes.get(name);
         let touched = self.observe_node(name, node.as_ref(), now);
-        self.queue.add_on(name, touched);
+        self.look_on(name, touched);
         self.queue.add_node(name.clone());
         for attachment in self.actual.unidentified.on(name) {
             self.refresh_attachment(&attachment, now);
@@ -210,9 +217,9 @@ impl AttachDetach {
             Some(FinalState::Known(node)) => self.actual.observe_node(name, Some(&node), wanted, wall),
             Some(FinalState::Unknown) => self.actual.distrust_node(name),
         };
-        self.queue.add_on(name, touched);
+        self.look_on(name, touched);
         let touched = self.actual.observe_node(name, None, |_| false, wall);
-        self.queue.add_on(name, touched);
+        self.look_on(name, touched);
     }
 
     /// A volume was given up on a node: what its pods were given there, they have no more.
@@ -230,7 +237,7 @@ impl AttachDetach {
         let latest = self.objects.nodes.get(name);
         let mut touched = self.observe_node(name, latest.as_ref(), now);
         touched.extend(self.actual.witness(Some(answer), name, sent));
-        self.queue.add_on(name, touched);
+        self.look_on(name, touched);
     }
 
     /// The server answered that there is no such node. Returns whether that is believed: the watch is to say so, too.
@@ -238,7 +245,7 @@ impl AttachDetach {
         let is_gone = self.actual.node(name).is_some_and(|state| state.node.is_none());
         if is_gone {
             let touched = self.actual.witness(None, name, sent);
-            self.queue.add_on(name, touched);
+            self.look_on(name, touched);
         }
         is_gone
     }

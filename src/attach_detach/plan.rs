@@ -66,7 +66,7 @@ impl AttachDetach {
         let is_exclusive = self.desired.is_exclusive(volume) || self.is_exclusive_by_attachments(volume);
         let desired = self.desired.nodes(volume).filter(|_| is_exclusive);
         let unreadable = unreadable_on(volume, self.known(now));
-        let exclusive = self.exclusive(volume, desired, &unreadable);
+        let exclusive = Exclusive::of(volume, desired, &self.actual, &unreadable);
         let seen = exclusive.as_ref().map_or(0, |_| self.count_nodes(volume));
         let names = self.turn(volume, nodes, (exclusive.as_ref(), now));
         // 3. The verdicts.
@@ -105,17 +105,6 @@ impl AttachDetach {
             self.outbox.forget(volume, &node);
         }
         work
-    }
-
-    /// Who has the volume, or is to have it, of these nodes.
-    fn exclusive(
-        &self,
-        volume: &VolumeId,
-        desired: Option<&LiteMap<NodeName, DesiredAttachment>>,
-        unreadable: &BTreeMap<NodeName, String>,
-    ) -> Option<Exclusive> {
-        let wanted = |other: &VolumeId, node: &NodeName| self.desired.get(other, node).is_some();
-        Exclusive::of(volume, desired, &self.actual, unreadable, wanted)
     }
 
     /// Looks for the volume's attachments among those that nothing has explained so far.
@@ -171,7 +160,8 @@ impl AttachDetach {
         let state = self.actual.volume(volume);
         let leads_to = |source: &VolumeName| volume_of(&self.objects, source).map(|volume| volume.id);
         let is_beside = |node: &NodeName| {
-            self.desired.get(volume, node).is_none() && self.actual.is_beside_another(volume, node, leads_to)
+            let wanted = |other: &VolumeId| self.desired.get(other, node).is_some();
+            !wanted(volume) && self.actual.is_beside_another(volume, node, leads_to, wanted)
         };
         // Who makes it is not read: its `managedFields` are asked for evidence of a second controller alone (S14).
         let made_again = |node: &NodeName| {
@@ -195,6 +185,8 @@ impl AttachDetach {
             }
             beside().map(|why| (why, None)).or_else(|| made_again(node))
         };
+        let is_wanted = |other: &VolumeId, node: &NodeName| self.desired.get(other, node).is_some();
+        let losing = self.actual.nodes_that_lose_it(volume, is_wanted);
         VolumeView {
             volume,
             desired_nodes: self.desired.nodes(volume),
@@ -205,6 +197,7 @@ impl AttachDetach {
             hand_over: self.hand_over(now),
             stood_off: names.iter().filter_map(|node| Some((node.clone(), stand_off(node)?))).collect(),
             leftovers: names.iter().filter(|node| self.is_left(volume, node)).cloned().collect(),
+            losing: losing.cloned().collect(),
             unreadable,
             names,
             wall: self.clock.wall(now),
@@ -239,7 +232,7 @@ impl AttachDetach {
         }
         self.outbox.planned(Planned::Holder, state.map_or(0, |state| state.nodes.len()));
         let desired = self.desired.nodes(volume);
-        let exclusive = self.exclusive(volume, desired, unreadable);
+        let exclusive = Exclusive::of(volume, desired, &self.actual, unreadable);
         exclusive.map(|exclusive| Contention::new(&exclusive, desired, verdicts)).unwrap_or_default()
     }
 
@@ -301,6 +294,7 @@ impl AttachDetach {
             Some(AttachStep::GiveUp(_)) => {
                 node_volume.mount = Mount::No;
                 self.actual.node_mut(node).is_rid_of(volume);
+                self.queue.add_on(node, self.actual.beside(volume, node));
                 self.given_up(volume, node, now);
             }
             None => {}

@@ -152,9 +152,8 @@ fn run(case: &Case, compared: &mut Comparison) {
     let unreadable = case.unreadable.iter();
     let unreadable: BTreeMap<NodeName, String> =
         unreadable.map(|(node, object)| (NodeName::from(node.as_str()), object.clone())).collect();
-    let exclusive = is_exclusive
-        .then(|| Exclusive::of(&volume, desired_nodes, &actual, &unreadable, |_, _| false))
-        .flatten();
+    let exclusive =
+        is_exclusive.then(|| Exclusive::of(&volume, desired_nodes, &actual, &unreadable)).flatten();
     let verdicts = plan(
         &VolumeView {
             volume: &volume,
@@ -171,6 +170,7 @@ fn run(case: &Case, compared: &mut Comparison) {
                 case.stand_off.then(|| Waiting::ForeignWriter { writer: "another".into(), until: wall() })
             },
             hand_over: case.hands_over.then_some(Waiting::HAND_OVER),
+            losing: BTreeSet::new(),
             leftovers: BTreeSet::new(),
             stood_off: case
                 .unread_needs

@@ -6,7 +6,7 @@
 //! those others are told is compared with what they were told last: as long as it is the same, what happens on one node
 //! is judged there, and at who holds the volume.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use apiserver::ids::NodeName;
 use litemap::LiteMap;
@@ -29,9 +29,6 @@ pub struct Exclusive {
     /// The one that may list it: where it is mounted, or may be, also if its attachment is gone, and else, of several to
     /// which it is attached, that of the oldest pod.
     publisher: Option<NodeName>,
-    /// Nodes from which another VolumeAttachment goes, or is to go, that names the same PersistentVolume: its end would take the
-    /// volume from the node, for a driver goes by that name.
-    losing: BTreeSet<NodeName>,
     /// If it is attached nowhere, the node whose turn it is: one that reports it in use, of which a process that
     /// starts cannot know whether it held the volume, or that of the oldest pod.
     first: Option<NodeName>,
@@ -56,13 +53,12 @@ impl Contention {
 
 impl Exclusive {
     /// Of a volume that may be on one node only, as some say who need or have it; `None` if no pod needs it. On the
-    /// `unreadable` nodes nothing is done about it. `wanted` tells whether pods need another volume on a node.
+    /// `unreadable` nodes nothing is done about it.
     pub fn of(
         volume: &VolumeId,
         desired_nodes: Option<&LiteMap<NodeName, DesiredAttachment>>,
         actual: &ActualState,
         unreadable: &BTreeMap<NodeName, String>,
-        wanted: impl Fn(&VolumeId, &NodeName) -> bool,
     ) -> Option<Self> {
         let desired_nodes = desired_nodes?;
         let state = actual.volume(volume);
@@ -70,7 +66,6 @@ impl Exclusive {
         let mut holders: Vec<NodeName> = holders.cloned().collect();
         holders.sort_by_cached_key(|name| (desired_nodes.contains_key(name), name.clone()));
         holders.dedup();
-        let losing = actual.nodes_that_lose_it(volume, wanted).cloned().collect();
         if !holders.is_empty() {
             let node_volume = |name: &NodeName| state.and_then(|state| state.nodes.get(name));
             let is_listed = |it: &NodeVolume| it.listed || it.may_be_listed;
@@ -86,7 +81,7 @@ impl Exclusive {
                 (mount, seniority.is_none(), seniority, *name)
             });
             let publisher = publisher.cloned();
-            return Some(Self { holders, publisher, losing, first: None });
+            return Some(Self { holders, publisher, first: None });
         }
         // A desired attachment that may not attach, or cannot, or is refused, must not keep the others waiting.
         let is_gone = |name| {
@@ -116,7 +111,7 @@ impl Exclusive {
                 .cmp(&turn(other_name, other))
                 .then_with(|| desired.seniority().cmp(&other.seniority()))
         });
-        Some(Self { holders, publisher: None, losing, first: first.map(|(name, _)| name.clone()) })
+        Some(Self { holders, publisher: None, first: first.map(|(name, _)| name.clone()) })
     }
 
     /// The nodes whose judgement matters to the others.
@@ -129,13 +124,10 @@ impl Exclusive {
         self.publisher.as_ref().map(|publisher| publisher == node)
     }
 
-    /// The node that keeps this one from attaching. It is this one while another VolumeAttachment of that PersistentVolume ends there.
+    /// The node that keeps this one from attaching.
     pub(crate) fn conflict_of(&self, node: &NodeName) -> Option<ConflictingNode> {
         if let Some(holder) = self.holders.iter().find(|holder| *holder != node) {
             return Some(ConflictingNode { node: holder.clone(), is_attached: true });
-        }
-        if self.losing.contains(node) {
-            return Some(ConflictingNode { node: node.clone(), is_attached: true });
         }
         let first = self.first.as_ref().filter(|first| *first != node)?;
         Some(ConflictingNode { node: first.clone(), is_attached: false })

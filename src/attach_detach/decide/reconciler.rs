@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{
     csi,
     multi_attach::Exclusive,
-    verdict::{AttachStep, NodeVerdict, NodeVolumeView, Waiting, wait},
+    verdict::{AttachStep, ConflictingNode, NodeVerdict, NodeVolumeView, Waiting, wait},
 };
 use crate::attach_detach::{
     options::ForcePolicy,
@@ -42,6 +42,9 @@ pub struct VolumeView<'a> {
     pub policy: ForcePolicy,
     /// Who has it, or is to have it, of all nodes, if it may be on one node at a time only.
     pub exclusive: Option<&'a Exclusive>,
+    /// Nodes from which an end takes it that has begun, or is to begin: of another VolumeAttachment of its PersistentVolume's
+    /// name (S43).
+    pub losing: BTreeSet<NodeName>,
     /// Why nothing may be taken away, if that is so (S14, E11).
     pub stand_off: Option<Waiting>,
     /// For what a VolumeAttachment that is to be created waits, if none may be (S1).
@@ -72,6 +75,11 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
         let desired = view.desired_nodes.and_then(|desired_nodes| desired_nodes.get(node));
         let desired = desired.filter(|_| !view.leftovers.contains(node));
         let conflict = view.exclusive.and_then(|exclusive| exclusive.conflict_of(node));
+        let own = || ConflictingNode { node: node.clone(), is_attached: true };
+        let conflict = match conflict {
+            Some(conflict) if conflict.is_attached => Some(conflict),
+            conflict => view.losing.contains(node).then(own).or(conflict),
+        };
         let view_of_node = NodeVolumeView {
             kind: view.volume.kind(),
             desired,

@@ -46,7 +46,7 @@ pub(in crate::attach_detach) fn unreadable_on(
     }
     let is_of_it = |name: &AttachmentName, names: &AttachmentNames| {
         if let Some(known) = actual.identity(name) {
-            return known.volume == *volume;
+            return known.held().any(|held| held == volume);
         }
         let is_named = |node: &NodeName| volume.attachment_name(node) == *name;
         let source = names.volume.as_ref().and_then(|source| volume_of(objects, source));

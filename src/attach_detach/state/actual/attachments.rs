@@ -22,9 +22,14 @@ use super::{
 };
 use crate::attach_detach::state::desired::volume_name::VolumeId;
 
+/// How the finalizer of each external-attacher begins.
+const ATTACHER_FINALIZER: &str = "external-attacher/";
+/// Of how many volumes that have changed handles in a circle none waits for itself.
+const LONGEST_CIRCLE: usize = 16;
+
 impl AttachmentIdentity {
     /// All volumes that it holds.
-    fn held(&self) -> impl Iterator<Item = &VolumeId> {
+    pub(in crate::attach_detach) fn held(&self) -> impl Iterator<Item = &VolumeId> {
         iter::once(&self.volume).chain(&self.second_volumes)
     }
 }
@@ -160,42 +165,66 @@ impl ActualState {
             is_ending || is_given && !wanted(&other.volume, &other.node) && !is_mounted(&other.node)
         };
         let foreign = self.volumes.get(volume).into_iter().flat_map(|state| &state.foreign);
-        let is_going = |name| self.unidentified.get(name).is_some_and(|it| it.metadata.is_terminating());
         foreign
             .filter(move |(name, _)| match self.identities.get(*name) {
                 Some(other) if other.ours => is_to_end(other),
-                _ => is_going(name),
+                _ => self.is_unexplained_end(name),
             })
             .map(|(_, node)| node)
     }
 
-    /// Whether the end of the volume's attachment would take another volume from the node: the PersistentVolume that it
-    /// names leads to that one now, which is attached or mounted there, too, and a driver goes by that name. Of several of one name
-    /// that one alone is kept, so that no two wait for each other.
+    /// Whether a VolumeAttachment that nothing explains is being detached: an attacher takes its finalizer off when it is done.
+    pub(crate) fn is_unexplained_end(&self, name: &AttachmentName) -> bool {
+        self.unidentified.get(name).is_some_and(|attachment| {
+            let metadata = &attachment.metadata;
+            let is_guarded = metadata.finalizers.iter().any(|it| it.starts_with(ATTACHER_FINALIZER));
+            metadata.is_terminating() && is_guarded
+        })
+    }
+
+    /// Whether the end of the volume's attachment, which no pod needs, would take another volume from the node: the
+    /// PersistentVolume that it names leads to that one now, which is attached or mounted there, too, and a driver goes by that
+    /// name. In a circle of such volumes only what is `wanted` or in use is kept, so that none waits for itself. While there is
+    /// no such PersistentVolume, one that comes may lead to any that had the name: those in use are kept. Of two in use, as on a
+    /// node that is off, neither waits for the other.
     pub(crate) fn is_beside_another(
         &self,
         volume: &VolumeId,
         node: &NodeName,
         leads_to: impl Fn(&VolumeName) -> Option<VolumeId>,
+        wanted: impl Fn(&VolumeId) -> bool,
     ) -> bool {
-        let attachment = self.node_volume(volume, node).and_then(NodeVolume::attachment);
-        let name = attachment.map(|attachment| AttachmentName::from(attachment.metadata.name.clone()));
-        let identity = name.and_then(|name| self.identities.get(&name));
-        let source = identity.filter(|identity| !identity.second_volumes.is_empty());
-        let other = source.and_then(|identity| leads_to(identity.source.as_ref()?));
-        let other = other.filter(|other| other != volume);
-        let is_there = |other: &NodeVolume| {
-            other.attachment().is_some() || other.may_be_made_by_us() || other.mount == Mount::Possible
-        };
-        other.and_then(|other| self.node_volume(&other, node)).is_some_and(is_there)
+        let Some(this) = self.node_volume(volume, node) else { return false };
+        let source_of = |it: &NodeVolume| it.attachment()?.spec.source.persistent_volume_name.clone();
+        let Some(source) = source_of(this) else { return false };
+        let on_node = |other: &VolumeId| self.node_volume(other, node).filter(|_| other != volume);
+        let is_used = |it: &NodeVolume| !this.in_use && it.in_use && it.mount != Mount::No;
+        if let Some(other) = leads_to(&source) {
+            let is_there = |it: &NodeVolume| {
+                it.attachment().is_some() || it.may_be_made_by_us() || it.mount == Mount::Possible
+            };
+            let next = |of: &VolumeId| leads_to(&source_of(self.node_volume(of, node)?)?);
+            let is_circle =
+                || iter::successors(Some(other.clone()), next).take(LONGEST_CIRCLE).any(|it| it == *volume);
+            return on_node(&other)
+                .is_some_and(|it| is_there(it) && (wanted(&other) || is_used(it) || !is_circle()));
+        }
+        let of_its_name = self.sources_on(node).into_iter().filter(|(name, _)| *name == source);
+        let others = of_its_name.map(|(_, other)| other);
+        let mut others = others.chain(self.second_volumes_of(&volume.attachment_name(node)));
+        others.any(|other| on_node(&other).is_some_and(is_used))
     }
 
     /// The volumes on the node that wait for what becomes of this one, or for whose end it waits: a VolumeAttachment of the one
     /// names the PersistentVolume that leads to the other.
     pub fn beside(&self, volume: &VolumeId, node: &NodeName) -> Vec<VolumeId> {
-        let others = self.of_another(volume).filter(|other| other.node == *node);
-        let others = others.map(|other| other.volume.clone());
+        let others = self.ending_with(volume, node);
         others.chain(self.second_volumes_of(&volume.attachment_name(node))).collect()
+    }
+
+    /// The volumes on the node whose VolumeAttachment names the PersistentVolume that leads, or led, to this one.
+    pub fn ending_with(&self, volume: &VolumeId, node: &NodeName) -> impl Iterator<Item = VolumeId> {
+        self.of_another(volume).filter(|other| other.node == *node).map(|other| other.volume.clone())
     }
 
     /// The other volumes that a VolumeAttachment holds: its name is of one, and its source is, or was, of another.
@@ -265,9 +294,12 @@ impl ActualState {
                 continue;
             }
             if let Some(identity) = self.identities.get_mut(&name) {
-                // Its source is of another volume, whose it stays: to detach it would take that one from the node.
+                // Its source is of another volume, whose it stays: to detach it would take that one from the node. It is looked
+                // at again when that source changes.
+                if identity.second_volumes.contains(volume) {
+                    continue;
+                }
                 identity.second_volumes.push(volume.clone());
-                self.unidentified.remove(&name);
                 self.note_second_volume(volume, &name, &node);
                 self.find_exclusive(volume);
             } else {

@@ -114,7 +114,7 @@ pub(crate) fn given_before(
                 claim.spec.volume_name == found.key() && claim.metadata.uid == named.uid
             });
             let (id, sharing) = match volume_source::of_persistent_volume(&found.metadata, &found.spec) {
-                Ok(Storage::Csi(CsiVolume { id, sharing, .. })) if is_older => (id, sharing),
+                Ok(Storage::Csi(CsiVolume { sharing, .. })) if is_older => (was, sharing),
                 Err(_) if is_its => (was, Sharing::of(found.spec.access_modes.iter().map(|mode| &**mode))),
                 _ => continue,
             };
