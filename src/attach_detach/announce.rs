@@ -165,9 +165,11 @@ impl Look<'_> {
         let holders = &self.contention.holders;
         let beside = holders.iter().filter(|(other, ..)| other != self.node);
         let users = beside.flat_map(|(.., pods)| pods).cloned().collect();
-        self.hold(MULTI_ATTACH, &Announcement::held_elsewhere(users), IMMEDIATELY);
         // Its own node has it by a VolumeAttachment of another volume.
         let is_elsewhere = holder != self.node;
+        if is_elsewhere || self.is_exclusive() {
+            self.hold(MULTI_ATTACH, &Announcement::held_elsewhere(users), IMMEDIATELY);
+        }
         let waiting = holders.iter().find(|(name, ..)| is_elsewhere && name == holder);
         let waiting = waiting.and_then(|(_, waiting, _)| waiting.as_ref());
         let is_wanted = known.desired.get(self.volume, holder).is_some();
@@ -206,6 +208,11 @@ impl Look<'_> {
         let waits = vec![key(self.volume, holder), self.key()];
         let events = self.events_of(&announcement);
         self.events.push(EventUpdate::Lasting(self.key(), HOLDER, events, EventPatience { waits, lasts }));
+    }
+
+    fn is_exclusive(&self) -> bool {
+        let is_by_attachments = self.known.actual.volume(self.volume).is_some_and(|state| state.is_exclusive);
+        is_by_attachments || self.known.desired.is_exclusive(self.volume)
     }
 
     fn is_free(&mut self) {

@@ -272,6 +272,11 @@ impl AttachDetach {
             let identity = self.actual.identity(name).filter(|_| attached.is_none());
             let source = identity.and_then(|identity| identity.source.clone());
             held.extend(identity.into_iter().flat_map(|it| self.actual.beside(&it.volume, &it.node)));
+            let of_its_name = identity.into_iter().flat_map(|it| {
+                let others = it.source.iter().flat_map(|source| self.actual.of_source(source, &it.node));
+                others.filter(|other| *other != it.volume)
+            });
+            held.extend(of_its_name);
             let touched = self.actual.observe_attachment(name, attachment, candidates, self.clock.wall(now));
             held.extend(self.actual.second_volumes_of(name));
             for volume in held {

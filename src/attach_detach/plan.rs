@@ -186,7 +186,7 @@ impl AttachDetach {
             beside().map(|why| (why, None)).or_else(|| made_again(node))
         };
         let is_wanted = |other: &VolumeId, node: &NodeName| self.desired.get(other, node).is_some();
-        let losing = self.actual.nodes_that_lose_it(volume, is_wanted);
+        let losing = self.actual.nodes_that_lose_it(volume, names, is_wanted);
         VolumeView {
             volume,
             desired_nodes: self.desired.nodes(volume),
@@ -333,7 +333,10 @@ impl AttachDetach {
         // 1. What its newest revision says, and whether its list is believed again. Its volumes are planned here and now: their
         //    turn is over, and nothing else may happen for a long time.
         let mut judged = 0;
-        for volume in self.catch_up(name, now) {
+        let changed = self.catch_up(name, now);
+        let ending = changed.iter().flat_map(|volume| self.actual.ending_with(volume, name));
+        self.queue.add_on(name, ending.collect::<Vec<_>>());
+        for volume in changed {
             judged += self.plan_volume(&volume, [name.clone()].into(), now);
         }
         // 2. What is sent to it next.

@@ -145,13 +145,14 @@ impl ActualState {
         foreign.filter_map(|name| self.identities.get(name)).filter(|identity| identity.ours)
     }
 
-    /// The nodes from which an end takes this volume, too, for a driver goes by the name of the PersistentVolume: there a
+    /// Those of the nodes from which an end takes this volume, too, for a driver goes by the name of the PersistentVolume: there a
     /// VolumeAttachment of another volume names it, or one that nothing explains, as after a restart. Such an end has begun, or
     /// is to begin: the other volume is attached, listed, or mounted for all that is known, and not `wanted` there any more, and
     /// this one is not mounted there yet.
     pub fn nodes_that_lose_it(
         &self,
         volume: &VolumeId,
+        names: &BTreeSet<NodeName>,
         wanted: impl Fn(&VolumeId, &NodeName) -> bool,
     ) -> impl Iterator<Item = &NodeName> {
         let is_mounted =
@@ -166,6 +167,7 @@ impl ActualState {
         };
         let foreign = self.volumes.get(volume).into_iter().flat_map(|state| &state.foreign);
         foreign
+            .filter(|(_, node)| names.contains(*node))
             .filter(move |(name, _)| match self.identities.get(*name) {
                 Some(other) if other.ours => is_to_end(other),
                 _ => self.is_unexplained_end(name),
@@ -185,7 +187,7 @@ impl ActualState {
     /// Whether the end of the volume's attachment, which no pod needs, would take another volume from the node: the
     /// PersistentVolume that it names leads to that one now, which is attached or mounted there, too, and a driver goes by that
     /// name. In a circle of such volumes only what is `wanted` or in use is kept, so that none waits for itself. While there is
-    /// no such PersistentVolume, one that comes may lead to any that had the name: those in use are kept. Of two in use, as on a
+    /// no such PersistentVolume, one that comes may lead to any that had the name: those wanted or in use are kept. Of two in use, as on a
     /// node that is off, neither waits for the other.
     pub(crate) fn is_beside_another(
         &self,
@@ -201,7 +203,7 @@ impl ActualState {
         let is_used = |it: &NodeVolume| !this.in_use && it.in_use && it.mount != Mount::No;
         if let Some(other) = leads_to(&source) {
             let is_there = |it: &NodeVolume| {
-                it.attachment().is_some() || it.may_be_made_by_us() || it.mount == Mount::Possible
+                it.attachment().is_some() || it.may_be_made_by_us() || it.is_mounted(wanted(&other))
             };
             let next = |of: &VolumeId| leads_to(&source_of(self.node_volume(of, node)?)?);
             let is_circle =
@@ -209,10 +211,18 @@ impl ActualState {
             return on_node(&other)
                 .is_some_and(|it| is_there(it) && (wanted(&other) || is_used(it) || !is_circle()));
         }
-        let of_its_name = self.sources_on(node).into_iter().filter(|(name, _)| *name == source);
-        let others = of_its_name.map(|(_, other)| other);
-        let mut others = others.chain(self.second_volumes_of(&volume.attachment_name(node)));
-        others.any(|other| on_node(&other).is_some_and(is_used))
+        let mut others =
+            self.of_source(&source, node).chain(self.second_volumes_of(&volume.attachment_name(node)));
+        others.any(|other| {
+            let is_kept = |it: &NodeVolume| is_used(it) || it.attachment().is_some() && wanted(&other);
+            on_node(&other).is_some_and(is_kept)
+        })
+    }
+
+    /// The volumes on the node whose VolumeAttachments name the PersistentVolume.
+    pub(crate) fn of_source(&self, source: &VolumeName, node: &NodeName) -> impl Iterator<Item = VolumeId> {
+        let of_source = self.sources_on(node).into_iter().filter(move |(name, _)| name == source);
+        of_source.map(|(_, volume)| volume)
     }
 
     /// The volumes on the node that wait for what becomes of this one, or for whose end it waits: a VolumeAttachment of the one
