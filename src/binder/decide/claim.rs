@@ -161,6 +161,7 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         // Nothing is written over a phase before it is asked for (S24).
         return match state.proofs.volume(&claim.key(), &claim.metadata.uid, None) {
             None if was_bound(claim) => prove_volume(name),
+            _ if was_bound(claim) => keeps_owning(claim, ClaimReason::NamedMissing(name.clone())),
             _ => pends(claim, ClaimReason::NamedMissing(name.clone())),
         };
     };
@@ -176,12 +177,13 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
             [owner, ..] => return pends(claim, ClaimReason::NamedTaken(name.clone(), owner.key())),
         }
         if let Some(mismatch) = mismatch_for_named(&volume, requirements) {
-            // Its own volume goes to no other claim (S45): its phase says so, and that of the volume says it, too, unless it
-            // was made free to be deleted.
-            let vouches = mismatch == Mismatch::Terminating || volume.status.phase == VolumePhase::Bound;
+            // Its own volume goes to no other claim (S45), and nothing but its phase may say so.
             let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);
-            let keeps_phase = vouches && was_bound(claim);
-            return if keeps_phase { ClaimDecision::waiting(claim, reason) } else { pends(claim, reason) };
+            return if was_bound(claim) {
+                ClaimDecision::waiting(claim, reason)
+            } else {
+                pends(claim, reason)
+            };
         }
         return bind(&volume, claim, state);
     };
@@ -303,6 +305,14 @@ fn other_held(claim: &PersistentVolumeClaim, wanted: &VolumeName, state: &State)
             })
         })
         .cloned()
+}
+
+/// The volume that the claim was bound to is gone, and users are told why. That it is this claim's when it comes back (S45),
+/// its phase says.
+fn keeps_owning(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
+    let change = binding::unbound_status(claim, ClaimPhase::Lost);
+    let write = change.map(|change| patches::claim_status(WriteKind::ClaimLost, claim, &change));
+    ClaimDecision::waiting(claim, reason).writing(write)
 }
 
 /// The claim is Pending, and users are told why.
