@@ -217,3 +217,31 @@ fn s46_an_annotation_that_is_undone_each_time_holds_up_nothing() {
     assert!(made.windows(2).all(|pair| pair[1] < 60 || (20..=30).contains(&(pair[1] - pair[0]))), "{made:?}");
     assert!(made.len() < 25 && told.contains(&"ForeignWriter"), "{made:?} {told:?}");
 }
+
+/// A writer frees the one volume that claims wait for at once, whichever of them gets it: many claims are no reason to
+/// write to it more often.
+#[test]
+fn s46_however_many_claims_wait_for_a_volume_its_reservations_are_undone_twice_a_minute() {
+    let claims: Vec<String> = (0..40).map(|number| format!("c{number}")).collect();
+    let (objects, mut planner) = planner(vec![volume("pv")], claims.iter().map(|name| claim(name)).collect());
+    let (start, name) = (Instant::now(), VolumeName::from("pv"));
+    let (mut now, mut revision, mut made) = (start, 10, Vec::new());
+    while now < start + Duration::from_mins(5) {
+        let plan = planner.plan(now);
+        for op in &plan.ops {
+            assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
+            made.push((now - start).as_secs());
+            planner.answered(op.clone(), Ok(answer(&objects, op, revision)), now, 0.5);
+            let mut undone = PersistentVolume::clone(&objects.volumes.get(&name).unwrap());
+            clear(&mut undone);
+            undone.metadata.resource_version = ResourceVersion(revision + 1);
+            objects.apply(undone);
+            planner.changed(&ObjectRef::Volume(name.clone()), now);
+            revision += 2;
+        }
+        now = if plan.ops.is_empty() { plan.wake_at.unwrap() } else { now };
+    }
+    let (first, later) = made.split_at(made.iter().filter(|at| **at < 60).count());
+    assert!((8..=12).contains(&first.len()), "{made:?}");
+    assert!(later.windows(2).all(|pair| (20..=30).contains(&(pair[1] - pair[0]))), "{made:?}");
+}
