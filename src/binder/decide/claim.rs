@@ -113,7 +113,7 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         Search::Busy(volume) => return Decision::rest(ClaimReason::VolumeBusy(volume)),
         // It is given back first, and another taken then.
         Search::Held(volume, Mismatch::Terminating) => {
-            return Decision::rest(ClaimReason::HoldsOther(volume.key()));
+            return ClaimDecision::waiting(claim, ClaimReason::HoldsOther(volume.key()));
         }
         Search::Held(volume, mismatch) => {
             // Upstream would take another volume, and the claim would hold two.
@@ -126,7 +126,7 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
                 };
                 return match state.unowned(name).filter(suits) {
                     Some(volume) => bind(&volume, claim, state),
-                    None => Decision::rest(ClaimReason::Uncertain(name.clone())),
+                    None => ClaimDecision::waiting(claim, ClaimReason::Uncertain(name.clone())),
                 };
             }
         }
