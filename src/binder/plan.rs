@@ -311,7 +311,12 @@ impl Planner {
             }
             // What was proven is of the past when the step is taken at last.
             self.state.proofs.forget_claim(&key);
-            return waiting(why, until);
+            let held = waiting(why, until);
+            // What the claim waits for stays what it waits for, whatever its phase says meanwhile.
+            if decision.step.as_ref().and_then(Call::write_kind) == Some(WriteKind::ClaimPending) {
+                return held.events.into_iter().fold(Decision { step: None, ..decision }, Decision::telling);
+            }
+            return held;
         }
     }
 

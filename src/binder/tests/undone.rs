@@ -6,7 +6,7 @@ use apiserver::{
     call::CallError,
     events::{Event, Novelty},
     ids::{ClaimKey, ResourceVersion, VolumeName},
-    kinds::{ClaimRef, Narrow as _, ObjectRef, PersistentVolume, ReclaimPolicy, VolumePhase},
+    kinds::{ClaimPhase, ClaimRef, Narrow as _, ObjectRef, PersistentVolume, ReclaimPolicy, VolumePhase},
 };
 use tokio::time::Instant;
 
@@ -305,4 +305,38 @@ fn l1_a_claim_whose_reservation_is_undone_takes_a_volume_that_comes() {
     objects.apply(volume("v2"));
     planner.changed(&ObjectRef::Volume("v2".into()), now);
     assert_eq!(only(planner.plan(now)).volume, Some("v2".into()));
+}
+
+/// Somebody sets a claim that never had a volume to Bound each time: it takes a free one that comes all the same.
+#[test]
+fn l1_a_claim_whose_phase_is_undone_takes_a_volume_that_comes() {
+    let (objects, mut planner) = planner(vec![], vec![]);
+    let (mut now, mut revision) = (Instant::now(), 10);
+    let until = loop {
+        let mut undone = claim("c");
+        (undone.status.phase, undone.metadata.resource_version) =
+            (ClaimPhase::Bound, ResourceVersion(revision));
+        objects.apply(undone.clone());
+        planner.changed(&ObjectRef::Claim(undone.key()), now);
+        let mut plan = planner.plan(now);
+        while let Some(op) = plan.ops.pop() {
+            let result = match op.call {
+                Call::Read { .. } => Answer::Owners(vec!["kubectl-edit".to_owned()]),
+                _ => answer(&objects, &op, revision + 1),
+            };
+            let is_write = matches!(op.call, Call::Write(_));
+            planner.answered(op, Ok(result), now, 0.5);
+            plan = if is_write { plan } else { planner.plan(now) };
+        }
+        if objects.claims.get(&undone.key()).unwrap().status.phase == ClaimPhase::Bound {
+            assert_eq!(planner.waiting(), [("NoClassAndNoMatch", 1)].into());
+            break plan.wake_at;
+        }
+        revision += 2;
+    };
+    now += Duration::from_millis(1);
+    assert!(until.is_some_and(|until| until > now));
+    objects.apply(volume("pv"));
+    planner.changed(&ObjectRef::Volume("pv".into()), now);
+    assert_eq!(only(planner.plan(now)).volume, Some("pv".into()));
 }
