@@ -176,7 +176,9 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
             }
             [owner, ..] => return pends(claim, ClaimReason::NamedTaken(name.clone(), owner.key())),
         }
-        if let Some(mismatch) = mismatch_for_named(&volume, requirements) {
+        // What it was bound to it takes back as it is, where the volume's phase says that, too: of one made anew nobody knows.
+        let is_its = was_bound(claim) && volume.status.phase == VolumePhase::Bound;
+        if let Some(mismatch) = mismatch_for_named(&volume, requirements).filter(|_| !is_its) {
             // Its own volume goes to no other claim (S45), and nothing but its phase may say so.
             let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);
             return if was_bound(claim) {
