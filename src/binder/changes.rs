@@ -206,10 +206,11 @@ impl Planner {
             Some(claim) => {
                 self.look_for_others(&*claim, now);
                 self.queue.add(target, now);
-                // Whose a volume is, the phase of a claim that names it says, too (S45).
+                // Whose a volume is, the phase of a claim that names it says, too (S45): it may be another's by that.
                 let name = &claim.spec.volume_name;
                 if was_bound(&claim) && self.state.objects.volumes.get(name).is_some() {
                     self.queue.add(Target::Volume(name.clone()), now);
+                    self.queue.extend(self.state.claims.bound_to(name).cloned().map(Target::Claim), now);
                 }
             }
         }

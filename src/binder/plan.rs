@@ -295,14 +295,29 @@ impl Planner {
         let key = claim.key();
         let target = Target::Claim(key.clone());
         let waiting = |why, until| ClaimDecision::waiting(claim, ClaimReason::HeldBack(why, until));
-        let decision = sync_claim(claim, &self.state);
-        let decision =
-            self.beside_upkeep(&target, decision, waiting, |state| sync_upkept_claim(claim, state), now);
-        let held_back = self.held_back(&target, decision.step.as_ref(), now);
-        let Some((why, until)) = held_back else { return decision };
-        // What was proven is of the past when the step is taken at last.
-        self.state.proofs.forget_claim(&key);
-        waiting(why, until)
+        loop {
+            let decision = sync_claim(claim, &self.state);
+            let decision =
+                self.beside_upkeep(&target, decision, waiting, |state| sync_upkept_claim(claim, state), now);
+            let held_back = self.held_back(&target, decision.step.as_ref(), now);
+            let Some((why, until)) = held_back else { return decision };
+            // Another volume that is as good does, if there is one (L15).
+            if let (HeldBack::Undone { .. }, Some(Call::Write(write))) = (&why, &decision.step)
+                && let (WriteKind::ReserveVolume, ObjectRef::Volume(name)) = (write.kind, &write.target)
+                && claim.spec.volume_name.is_empty()
+                && self.state.unreservable.insert(name.clone())
+            {
+                continue;
+            }
+            // What was proven is of the past when the step is taken at last.
+            self.state.proofs.forget_claim(&key);
+            let held = waiting(why, until);
+            // What the claim waits for stays what it waits for, whatever its phase says meanwhile.
+            if decision.step.as_ref().and_then(Call::write_kind) == Some(WriteKind::ClaimPending) {
+                return held.events.into_iter().fold(Decision { step: None, ..decision }, Decision::telling);
+            }
+            return held;
+        }
     }
 
     /// What is only put right first holds up nothing while others undo it, as upstream: that is told, and the rest decided.
@@ -337,7 +352,8 @@ impl Planner {
     /// A claim without volume takes the next free one that fits, also if it has a step, should that fail.
     fn note_candidate(&mut self, claim: &PersistentVolumeClaim, reason: &ClaimReason, step: Option<&Call>) {
         let reserves = step.is_some_and(|step| step.write_kind() == Some(WriteKind::ReserveVolume));
-        if (reason.wants_volume() || reserves && claim.spec.volume_name.is_empty())
+        let has_to_wait = reason.is_undone(WriteKind::ReserveVolume);
+        if (reason.wants_volume() || (reserves || has_to_wait) && claim.spec.volume_name.is_empty())
             && let Ok(requirements) = Requirements::of(claim)
             && !self.state.is_delayed(&requirements)
         {

@@ -253,6 +253,11 @@ impl ClaimReason {
     pub fn wants_volume(&self) -> bool {
         self.row().2 == FreeVolume
     }
+
+    /// Whether others undo this kind of write each time.
+    pub fn is_undone(&self, kind: WriteKind) -> bool {
+        matches!(self, Self::HeldBack(HeldBack::Undone { write, .. }, _) if *write == kind)
+    }
 }
 
 /// So many pods that a claim waits for are named, and each change of them is told.

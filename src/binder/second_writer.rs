@@ -9,7 +9,8 @@
 //! - A write is undone if the same one is due again before it has stood for a minute, and nothing new was written to the
 //!   object since (S46). The first time it is repeated at once, and then after pauses that grow. Each write is repeated once
 //!   a round, so that what was undone together is put right together. The next steps of a bind, and a bind to another
-//!   claim, are new, and wait for nothing.
+//!   claim, are new, and wait for nothing. Two writes of one kind in a row are the same one, whatever they say: between
+//!   them the first was undone, and what it says may be others' to choose.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -18,7 +19,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::calls::{Shown, Target, Write};
+use super::calls::{Shown, Target, Write, WriteKind};
 use crate::controller::{
     second_writer::{self, Role},
     undone::{STANDS, Undone},
@@ -54,6 +55,8 @@ struct Written {
     at: Instant,
     /// The answer, until the object is written to again: the outcome of that may be told late.
     shown: Option<Shown>,
+    /// What was written last, and as which of the contents it counts.
+    last: Option<(WriteKind, u64)>,
     /// What was written, the last of it at the end.
     contents: VecDeque<u64>,
     /// What was written in this round: it is undone if it is due again.
@@ -65,7 +68,12 @@ struct Written {
 impl Written {
     fn new(at: Instant) -> Self {
         let (contents, round, pace) = (VecDeque::new(), BTreeSet::new(), Undone::default());
-        Self { at, shown: None, contents, round, pace }
+        Self { at, shown: None, last: None, contents, round, pace }
+    }
+
+    /// As which of the contents a write counts.
+    fn counts_as(&self, write: &Write) -> u64 {
+        self.last.filter(|(kind, _)| *kind == write.kind).map_or_else(|| content(write), |(_, last)| last)
     }
 }
 
@@ -103,8 +111,10 @@ impl OwnWrites {
 
     /// A write was made that repeats itself if it is undone.
     pub(crate) fn made(&mut self, target: Target, write: &Write, now: Instant, jitter: f64) {
-        let content = content(write);
-        let Written { contents, round, pace, .. } = self.of_late(target, now);
+        let written = self.of_late(target, now);
+        let content = written.counts_as(write);
+        written.last = Some((write.kind, content));
+        let Written { contents, round, pace, .. } = written;
         let is_known = contents.contains(&content);
         contents.retain(|before| *before != content);
         contents.push_back(content);
@@ -162,7 +172,7 @@ impl OwnWrites {
     /// Until when a write to this object has to wait, as it was undone.
     pub(crate) fn until(&mut self, target: &Target, write: &Write, now: Instant) -> Option<Instant> {
         let written = self.0.get_mut(target).filter(|written| written.at + STANDS > now)?;
-        if !written.round.contains(&content(write)) {
+        if !written.round.contains(&written.counts_as(write)) {
             return None;
         }
         written.pace.undone(now);
@@ -177,10 +187,11 @@ mod tests {
     use apiserver::{
         ids::ResourceVersion,
         kinds::{ClaimPhase, ClaimRef, PersistentVolume, PersistentVolumeClaim, VolumePhase},
+        text::TextMap,
     };
 
     use super::*;
-    use crate::binder::patches;
+    use crate::binder::patches::{self, StatusChange};
 
     fn volume(revision: u64, phase: VolumePhase, uid: &str) -> PersistentVolume {
         let mut volume = PersistentVolume::default();
@@ -323,5 +334,48 @@ mod tests {
             }
         }
         assert!(undone.0[&target].contents.len() <= CONTENTS);
+    }
+
+    /// Each time the write says something else, as others have changed what it has to say: the finalizers that it keeps,
+    /// the quantities that it takes out, the claim that a volume is released from, or the one that gets it next.
+    #[test]
+    fn s46_what_a_write_says_does_not_hide_that_it_is_undone_each_time() {
+        let of = |number: u64| number.to_string();
+        let pv = |number| volume(1, VolumePhase::Bound, &of(number));
+        let keeps = |number| patches::annotate(&pv(number), None, Some(&[of(number).into()]));
+        let bound = |number| {
+            let change = patches::capacity(&[(of(number), "1Gi")].into_iter().collect(), &TextMap::default());
+            let change = StatusChange::from_iter([("capacity".to_owned(), change)]);
+            patches::claim_status(WriteKind::ClaimBound, &claim(1, ClaimPhase::Pending), &change)
+        };
+        let released = |number| patches::volume_phase(&pv(number), VolumePhase::Released, None);
+        let writes: [(&str, &dyn Fn(u64) -> Write); 4] =
+            [("finalizers", &keeps), ("capacity", &bound), ("claimRef", &released), ("claims", &reserve)];
+        for (name, write) in writes {
+            let target = Target::Volume("pv".into());
+            let (mut undone, start) = (OwnWrites::default(), Instant::now());
+            let (mut now, mut made) = (start, Vec::new());
+            for number in 0.. {
+                let write = write(number);
+                if let Some(until) = undone.until(&target, &write, now) {
+                    now = until;
+                } else if now >= start + 5 * STANDS {
+                    break;
+                } else {
+                    undone.made(target.clone(), &write, now, 0.0);
+                    made.push((now - start).as_secs());
+                    now += Duration::from_millis(1);
+                }
+            }
+            let (first, later) = made.split_at(made.iter().filter(|at| **at < 60).count());
+            assert!((8..=11).contains(&first.len()), "{name}: {made:?}");
+            assert!(
+                later.windows(2).all(|pair| (20..=30).contains(&(pair[1] - pair[0]))),
+                "{name}: {made:?}"
+            );
+            // Another kind of write, and the same again after a minute, wait for nothing.
+            assert_eq!(undone.until(&target, &phase(VolumePhase::Available), now), None, "{name}");
+            assert_eq!(undone.until(&target, &write(0), now + STANDS), None, "{name}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use apiserver::{
-    backoff::{retry_pause, silence_pause},
+    backoff::{retry_pause, silence_pause, undone_pause},
     call::CallError,
 };
 use educe::Educe;
@@ -141,12 +141,17 @@ impl<K: Ord + Clone> RetryMap<K> {
         }
     }
 
-    /// Notes a conflict: the first few cost no pause.
+    /// Notes a conflict: the first few cost no pause, and none a longer one than a write that is undone (S46): when the
+    /// other writer stops, nothing tells of it.
     pub fn conflicted(&mut self, key: &K, now: Instant, jitter: f64) {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.conflicts += 1;
         if entry.conflicts > FREE_CONFLICTS {
-            self.failed(key, now, jitter);
+            let longest = now + undone_pause(u32::MAX, jitter);
+            self.note(key, now, false, |retry| {
+                let retry = retry.after_failure(now, jitter, Duration::ZERO);
+                Retry { at: retry.at.min(Some(longest)), ..retry }
+            });
         }
     }
 
@@ -326,5 +331,21 @@ mod tests {
         }
         retries.conflicted(&"a", now, 0.0);
         assert_eq!(retries.next_due(), Some(now + first));
+    }
+
+    #[test]
+    fn s46_conflicts_hold_a_key_no_longer_than_a_write_that_is_undone() {
+        let mut retries = RetryMap::default();
+        let now = Instant::now();
+        for _ in 0..20 {
+            retries.conflicted(&"a", now, 0.0);
+        }
+        assert_eq!(retries.next_due(), Some(now + undone_pause(20, 0.0)));
+        // A failure of another kind is none of these.
+        for _ in 0..20 {
+            retries.failed(&"b", now, 0.0);
+        }
+        retries.clear(&"a");
+        assert_eq!(retries.next_due(), Some(now + retry_pause(20, 0.0)));
     }
 }

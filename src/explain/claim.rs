@@ -28,7 +28,7 @@ use super::{
 use crate::binder::{
     annotations::SELECTED_NODE,
     calls::WriteKind,
-    matching::predicate::{claim_class, volume_class},
+    matching::predicate::{claim_class, volume_class, was_bound},
     reasons::ClaimReason,
 };
 
@@ -290,6 +290,7 @@ fn situation(
             let unsuited = object.map(|it| candidates::unsuited(&it, claim, view.now())).unwrap_or_default();
             let is_named = matches!(reason, ClaimReason::NamedMismatched(..));
             let how = if is_named { "the claim names" } else { "is reserved for the claim" };
+            let case = if is_named && was_bound(claim) { "NamedVolumeMismatch owned" } else { case };
             let told = match unsuited.as_str() {
                 "" => told(),
                 unsuited => format!("volume {:?}, which {how}, does not suit it: {unsuited}", name.as_str()),

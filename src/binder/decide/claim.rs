@@ -113,7 +113,7 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         Search::Busy(volume) => return Decision::rest(ClaimReason::VolumeBusy(volume)),
         // It is given back first, and another taken then.
         Search::Held(volume, Mismatch::Terminating) => {
-            return Decision::rest(ClaimReason::HoldsOther(volume.key()));
+            return ClaimDecision::waiting(claim, ClaimReason::HoldsOther(volume.key()));
         }
         Search::Held(volume, mismatch) => {
             // Upstream would take another volume, and the claim would hold two.
@@ -126,7 +126,7 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
                 };
                 return match state.unowned(name).filter(suits) {
                     Some(volume) => bind(&volume, claim, state),
-                    None => Decision::rest(ClaimReason::Uncertain(name.clone())),
+                    None => ClaimDecision::waiting(claim, ClaimReason::Uncertain(name.clone())),
                 };
             }
         }
@@ -161,6 +161,7 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         // Nothing is written over a phase before it is asked for (S24).
         return match state.proofs.volume(&claim.key(), &claim.metadata.uid, None) {
             None if was_bound(claim) => prove_volume(name),
+            _ if was_bound(claim) => keeps_owning(claim, ClaimReason::NamedMissing(name.clone())),
             _ => pends(claim, ClaimReason::NamedMissing(name.clone())),
         };
     };
@@ -175,13 +176,16 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
             }
             [owner, ..] => return pends(claim, ClaimReason::NamedTaken(name.clone(), owner.key())),
         }
-        if let Some(mismatch) = mismatch_for_named(&volume, requirements) {
-            // Its own volume goes to no other claim (S45): its phase says so, and that of the volume says it, too, unless it
-            // was made free to be deleted.
-            let vouches = mismatch == Mismatch::Terminating || volume.status.phase == VolumePhase::Bound;
+        // What it was bound to it takes back as it is, where the volume's phase says that, too: of one made anew nobody knows.
+        let is_its = was_bound(claim) && volume.status.phase == VolumePhase::Bound;
+        if let Some(mismatch) = mismatch_for_named(&volume, requirements).filter(|_| !is_its) {
+            // Its own volume goes to no other claim (S45), and nothing but its phase may say so.
             let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);
-            let keeps_phase = vouches && was_bound(claim);
-            return if keeps_phase { ClaimDecision::waiting(claim, reason) } else { pends(claim, reason) };
+            return if was_bound(claim) {
+                ClaimDecision::waiting(claim, reason)
+            } else {
+                pends(claim, reason)
+            };
         }
         return bind(&volume, claim, state);
     };
@@ -303,6 +307,14 @@ fn other_held(claim: &PersistentVolumeClaim, wanted: &VolumeName, state: &State)
             })
         })
         .cloned()
+}
+
+/// The volume that the claim was bound to is gone, and users are told why. That it is this claim's when it comes back (S45),
+/// its phase says.
+fn keeps_owning(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
+    let change = binding::unbound_status(claim, ClaimPhase::Lost);
+    let write = change.map(|change| patches::claim_status(WriteKind::ClaimLost, claim, &change));
+    ClaimDecision::waiting(claim, reason).writing(write)
 }
 
 /// The claim is Pending, and users are told why.

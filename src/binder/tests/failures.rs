@@ -345,3 +345,30 @@ fn l18_a_claim_that_cannot_be_handed_to_its_provisioner_is_told_in_kcms_words() 
         "Error saving claim: policy \"p\" says no"
     )));
 }
+
+/// Its class has its binds wait meanwhile, so that it takes no volume that may not be its own already.
+#[test]
+fn s48_a_claim_whose_reservation_is_in_doubt_is_told_of_it() {
+    let gold = |mode: &str, revision: &str| -> StorageClass {
+        decode(&json!({
+            "metadata": {"name": "gold", "resourceVersion": revision}, "provisioner": "vendor.com/v",
+            "volumeBindingMode": mode,
+        }))
+    };
+    let (mut pv, mut seeks) = (volume("pv"), claim("c"));
+    pv.spec.storage_class_name = Some("gold".into());
+    seeks.spec.storage_class_name = Some("gold".into());
+    let (objects, mut planner) = planner(vec![pv.clone()], vec![seeks]);
+    objects.apply(gold("Immediate", "1"));
+    let now = Instant::now();
+    let (op, _) = reserved(&mut planner, now);
+    planner.answered(op, Err(CallError::Unknown("500".into())), now, 0.0);
+    let read = only(planner.plan(now));
+    objects.apply(gold("WaitForFirstConsumer", "2"));
+    planner.changed(&ObjectRef::Class(ClassName::from("gold")), now);
+    planner.answered(read, Ok(Answer::Volume(pv)), now, 0.0);
+    let plan = planner.plan(now);
+    assert_eq!(plan.ops, []);
+    assert_eq!(planner.waiting(), [("Uncertain", 1)].into());
+    assert_eq!(plan.events.iter().map(|event| event.reason).collect::<Vec<_>>(), ["Uncertain"]);
+}

@@ -303,3 +303,27 @@ fn l15_an_offer_that_many_decline_goes_on_where_it_ended() {
     assert_eq!(declined, 600, "each once");
     assert!(plans > 3, "{plans}");
 }
+
+/// Of two claims that are Bound to a volume without claimRef, people make one give way.
+#[test]
+fn s45_a_dispute_ends_when_one_of_the_claims_is_bound_no_longer() {
+    let bound = |name| {
+        let mut bound = claim(name);
+        (bound.spec.volume_name, bound.status.phase) = ("pv".into(), ClaimPhase::Bound);
+        bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes");
+        bound
+    };
+    let mut cleared = volume("pv");
+    cleared.status.phase = VolumePhase::Bound;
+    let (objects, mut planner) = planner(vec![cleared], vec![bound("c"), bound("d")]);
+    let now = Instant::now();
+    assert_eq!(planner.plan(now).ops, []);
+    assert_eq!(planner.waiting(), [("LostMisbound", 2)].into());
+    let mut gives_way = bound("c");
+    (gives_way.status.phase, gives_way.metadata.resource_version) = (ClaimPhase::Lost, ResourceVersion(2));
+    objects.apply(gives_way.clone());
+    planner.changed(&ObjectRef::Claim(gives_way.key()), now);
+    let op = only(planner.plan(now));
+    assert_eq!(op.subject, Target::Claim(ClaimKey::new("ns", "d")));
+    assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
+}

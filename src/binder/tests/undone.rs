@@ -5,8 +5,8 @@ use std::time::Duration;
 use apiserver::{
     call::CallError,
     events::{Event, Novelty},
-    ids::{ResourceVersion, VolumeName},
-    kinds::{ClaimRef, Narrow as _, ObjectRef, PersistentVolume, ReclaimPolicy, VolumePhase},
+    ids::{ClaimKey, ResourceVersion, VolumeName},
+    kinds::{ClaimPhase, ClaimRef, Narrow as _, ObjectRef, PersistentVolume, ReclaimPolicy, VolumePhase},
 };
 use tokio::time::Instant;
 
@@ -216,4 +216,127 @@ fn s46_an_annotation_that_is_undone_each_time_holds_up_nothing() {
     }
     assert!(made.windows(2).all(|pair| pair[1] < 60 || (20..=30).contains(&(pair[1] - pair[0]))), "{made:?}");
     assert!(made.len() < 25 && told.contains(&"ForeignWriter"), "{made:?} {told:?}");
+}
+
+/// A writer frees the one volume that claims wait for at once, whichever of them gets it: many claims are no reason to
+/// write to it more often.
+#[test]
+fn s46_however_many_claims_wait_for_a_volume_its_reservations_are_undone_twice_a_minute() {
+    let claims: Vec<String> = (0..40).map(|number| format!("c{number}")).collect();
+    let (objects, mut planner) = planner(vec![volume("pv")], claims.iter().map(|name| claim(name)).collect());
+    let (start, name) = (Instant::now(), VolumeName::from("pv"));
+    let (mut now, mut revision, mut made) = (start, 10, Vec::new());
+    while now < start + Duration::from_mins(5) {
+        let plan = planner.plan(now);
+        for op in &plan.ops {
+            assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
+            made.push((now - start).as_secs());
+            planner.answered(op.clone(), Ok(answer(&objects, op, revision)), now, 0.5);
+            let mut undone = PersistentVolume::clone(&objects.volumes.get(&name).unwrap());
+            clear(&mut undone);
+            undone.metadata.resource_version = ResourceVersion(revision + 1);
+            objects.apply(undone);
+            planner.changed(&ObjectRef::Volume(name.clone()), now);
+            revision += 2;
+        }
+        now = if plan.ops.is_empty() { plan.wake_at.unwrap() } else { now };
+    }
+    let (first, later) = made.split_at(made.iter().filter(|at| **at < 60).count());
+    assert!((8..=12).contains(&first.len()), "{made:?}");
+    assert!(later.windows(2).all(|pair| (20..=30).contains(&(pair[1] - pair[0]))), "{made:?}");
+}
+
+/// Somebody frees one of three volumes at once, whichever claim gets it: the claims take the others, and the last one takes it
+/// when that ends.
+#[test]
+fn l15_a_volume_whose_reservation_is_undone_each_time_keeps_no_claim_from_another() {
+    let volumes = ["v1", "v2", "v3"].map(volume).to_vec();
+    let (objects, mut planner) = planner(volumes, vec![claim("c"), claim("d")]);
+    let (mut now, mut revision, mut bound) = (Instant::now(), 10, Vec::new());
+    let (comes, stops) = (now + Duration::from_secs(10), now + Duration::from_mins(2));
+    let mut has_come = false;
+    while now < stops + Duration::from_secs(40) {
+        if now >= comes && !has_come {
+            assert_eq!(bound.len(), 2, "{bound:?}");
+            objects.apply(claim("e"));
+            planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "e")), now);
+            has_come = true;
+        }
+        let plan = planner.plan(now);
+        for op in &plan.ops {
+            revision += 2;
+            planner.answered(op.clone(), Ok(answer(&objects, op, revision)), now, 0.5);
+            if op.call.write_kind() == Some(WriteKind::NameVolume) {
+                bound.push((op.volume.clone().unwrap(), now >= stops));
+            }
+            if now < stops && op.call.target() == Some(&ObjectRef::Volume("v1".into())) {
+                let mut undone = PersistentVolume::clone(&objects.volumes.get(&"v1".into()).unwrap());
+                clear(&mut undone);
+                undone.metadata.resource_version = ResourceVersion(revision + 1);
+                objects.apply(undone);
+                planner.changed(&ObjectRef::Volume("v1".into()), now);
+            }
+        }
+        let next = plan.wake_at.unwrap_or(now + Duration::from_secs(1));
+        now = if plan.ops.is_empty() { if has_come { next } else { next.min(comes) } } else { now };
+    }
+    bound.sort();
+    assert_eq!(bound, [("v1", true), ("v2", false), ("v3", false)].map(|(name, late)| (name.into(), late)));
+}
+
+/// A claim that waits for a volume whose reservation is undone takes a free one that comes.
+#[test]
+fn l1_a_claim_whose_reservation_is_undone_takes_a_volume_that_comes() {
+    let (objects, mut planner) = planner(vec![volume("v1")], vec![claim("c")]);
+    let (mut now, mut revision) = (Instant::now(), 10);
+    let held = loop {
+        let plan = planner.plan(now);
+        let Some(op) = plan.ops.into_iter().next() else { break plan.wake_at };
+        revision += 2;
+        planner.answered(op.clone(), Ok(answer(&objects, &op, revision)), now, 0.5);
+        let mut undone = PersistentVolume::clone(&objects.volumes.get(&"v1".into()).unwrap());
+        clear(&mut undone);
+        undone.metadata.resource_version = ResourceVersion(revision + 1);
+        objects.apply(undone);
+        planner.changed(&ObjectRef::Volume("v1".into()), now);
+    };
+    now += Duration::from_millis(1);
+    assert!(held.is_some_and(|until| until > now));
+    objects.apply(volume("v2"));
+    planner.changed(&ObjectRef::Volume("v2".into()), now);
+    assert_eq!(only(planner.plan(now)).volume, Some("v2".into()));
+}
+
+/// Somebody sets a claim that never had a volume to Bound each time: it takes a free one that comes all the same.
+#[test]
+fn l1_a_claim_whose_phase_is_undone_takes_a_volume_that_comes() {
+    let (objects, mut planner) = planner(vec![], vec![]);
+    let (mut now, mut revision) = (Instant::now(), 10);
+    let until = loop {
+        let mut undone = claim("c");
+        (undone.status.phase, undone.metadata.resource_version) =
+            (ClaimPhase::Bound, ResourceVersion(revision));
+        objects.apply(undone.clone());
+        planner.changed(&ObjectRef::Claim(undone.key()), now);
+        let mut plan = planner.plan(now);
+        while let Some(op) = plan.ops.pop() {
+            let result = match op.call {
+                Call::Read { .. } => Answer::Owners(vec!["kubectl-edit".to_owned()]),
+                _ => answer(&objects, &op, revision + 1),
+            };
+            let is_write = matches!(op.call, Call::Write(_));
+            planner.answered(op, Ok(result), now, 0.5);
+            plan = if is_write { plan } else { planner.plan(now) };
+        }
+        if objects.claims.get(&undone.key()).unwrap().status.phase == ClaimPhase::Bound {
+            assert_eq!(planner.waiting(), [("NoClassAndNoMatch", 1)].into());
+            break plan.wake_at;
+        }
+        revision += 2;
+    };
+    now += Duration::from_millis(1);
+    assert!(until.is_some_and(|until| until > now));
+    objects.apply(volume("pv"));
+    planner.changed(&ObjectRef::Volume("pv".into()), now);
+    assert_eq!(only(planner.plan(now)).volume, Some("pv".into()));
 }

@@ -130,6 +130,13 @@ rows! {
     "NamedVolumeMismatch": Blocked, "{told}",
         next("Recheck", "the volume suits it, or the claim is recreated"),
         Also("+unsuited");
+    "NamedVolumeMismatch owned": Blocked, "{told}; the claim was bound to a volume of that name",
+        waits("PersistentVolume", "{volume}", "does not suit the claim"),
+        next("Recheck", "the volume suits it, or refers to it"),
+        Also("+see volume"),
+        care("if it has this claim's data, point it at the claim, which takes it then, whatever it asks for by now",
+            r#"kubectl patch pv {volume} --type=merge -p {"spec":{"claimRef":{"namespace":"{namespace}","name":"{name}"}}}"#),
+        never("delete the claim: the volume, with its data, is then free for any claim that fits");
     "HoldsUnfitVolume": Blocked, "{told}", Also("+unsuited");
     "+see volume": Blocked, "",
         safe("see what the volume is, and for whom", "mooring explain pv {volume}");
