@@ -140,7 +140,7 @@ mod tests {
         attach_detach::{
             decide::{force::Unforced, verdict::Waiting},
             phases::Progress,
-            reasons::{Report, State},
+            reasons::{AttachState, Report},
             state::{
                 actual::{NodeVolume, node::NodeDoubt},
                 desired::volume_name::VolumeId,
@@ -176,7 +176,7 @@ mod tests {
         for (driver, handle, waiting) in cases {
             let volume = VolumeId::csi(&DriverName::from(driver), handle);
             let key = AttachDetachKey::NodeVolume(NodeVolumeKey::new(&volume, &node));
-            let reason = AttachDetachReason::NodeVolume(State::Attached, Some(waiting), progress);
+            let reason = AttachDetachReason::NodeVolume(AttachState::Attached, Some(waiting), progress);
             reporter.take(Report::of(key, reason), now, |_, _| ());
         }
         let since = Timestamp::now().checked_sub(Duration::from_mins(20)).unwrap();

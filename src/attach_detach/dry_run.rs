@@ -27,7 +27,7 @@ use super::{
     controller::AttachDetach,
     decide::verdict::Waiting,
     options::AttachDetachOptions,
-    reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
+    reasons::{AttachDetachKey, AttachDetachReason, AttachState, NodeVolumeKey, Report},
     state::{
         actual::{AttachmentCall, ForceReason},
         desired::{WhyUnresolved, volume_name::VolumeId, volume_source},
@@ -45,7 +45,7 @@ const NO_LIMIT: usize = usize::MAX / 2;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeVolumeOutlook {
     /// What it is.
-    pub state: State,
+    pub state: AttachState,
     /// What it waits for.
     pub waiting: Option<Waiting>,
     /// The write that would come next.

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use crate::attach_detach::{
         phases::{Phase, Progress},
-        reasons::State,
+        reasons::AttachState,
         state::desired::volume_name::VolumeId,
     };
 
@@ -295,7 +295,7 @@ mod tests {
         durations.failed(&key("n2"), Operation::Detach, minute);
         metrics.forced.with_label_values(&[ForceReason::Timeout.label()]).inc();
         let reason =
-            |users| AttachDetachReason::NodeVolume(State::Attached, None, Progress { users, ..asks });
+            |users| AttachDetachReason::NodeVolume(AttachState::Attached, None, Progress { users, ..asks });
         metrics.count(&key("n1"), None, Some(&reason(1)));
         metrics.count(&key("n2"), None, Some(&reason(3)));
         metrics.count(&key("n3"), None, Some(&reason(1)));

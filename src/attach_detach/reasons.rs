@@ -38,7 +38,7 @@ pub type Report = report::Report<AttachDetachKey, AttachDetachReason>;
 
 /// The state of a volume on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, IntoStaticStr)]
-pub enum State {
+pub enum AttachState {
     /// Neither attached nor on its way.
     #[default]
     Detached,
@@ -52,7 +52,7 @@ pub enum State {
     Uncertain,
 }
 
-impl State {
+impl AttachState {
     /// The state of a volume on a node.
     pub fn of(node_volume: &NodeVolume) -> Self {
         let Some(attachment) = node_volume.attachment() else {
@@ -151,7 +151,7 @@ impl ReportKey for AttachDetachKey {
 pub enum AttachDetachReason {
     /// The state of a volume on a node, what it waits for, and what is measured of it.
     #[error("{}", .1.as_ref().map(ToString::to_string).unwrap_or_default())]
-    NodeVolume(State, Option<Waiting>, Progress),
+    NodeVolume(AttachState, Option<Waiting>, Progress),
     /// Why a volume of a pod cannot be attached yet.
     #[error("{0}")]
     Unresolved(WhyUnresolved),
@@ -175,7 +175,7 @@ impl Reason for AttachDetachReason {
     fn state(&self) -> &'static str {
         match self {
             Self::NodeVolume(state, ..) => <&str>::from(state),
-            Self::Unresolved(_) => <&str>::from(State::Detached),
+            Self::Unresolved(_) => <&str>::from(AttachState::Detached),
             Self::Foreign(..) => "Foreign",
         }
     }
@@ -185,7 +185,7 @@ impl Reason for AttachDetachReason {
     }
 
     fn is_shown_settled(&self) -> bool {
-        !matches!(self, Self::NodeVolume(State::Detached, None, _))
+        !matches!(self, Self::NodeVolume(AttachState::Detached, None, _))
     }
 
     /// Claims that are not bound yet are common: those lines are of level debug.
@@ -256,32 +256,36 @@ mod tests {
         let now = Instant::now();
         let uncertain = Some(Uncertain { until: now, read_absent: false });
         let cases = [
-            ("nothing", none(), State::Detached),
-            ("create sent", NodeVolume { call: Some(AttachmentCall::Create), ..none() }, State::Attaching),
+            ("nothing", none(), AttachState::Detached),
+            (
+                "create sent",
+                NodeVolume { call: Some(AttachmentCall::Create), ..none() },
+                AttachState::Attaching,
+            ),
             (
                 "create sent, listed of old",
                 NodeVolume { call: Some(AttachmentCall::Create), listed: true, ..none() },
-                State::Attaching,
+                AttachState::Attaching,
             ),
-            ("create unanswered", NodeVolume { uncertain, ..none() }, State::Uncertain),
+            ("create unanswered", NodeVolume { uncertain, ..none() }, AttachState::Uncertain),
             (
                 "create unanswered, sent again",
                 NodeVolume { uncertain, call: Some(AttachmentCall::Create), ..none() },
-                State::Uncertain,
+                AttachState::Uncertain,
             ),
-            ("listed", NodeVolume { listed: true, ..none() }, State::Attached),
-            ("made", NodeVolume::with_attachment(false, false), State::Attaching),
-            ("attached", attached(), State::Attached),
+            ("listed", NodeVolume { listed: true, ..none() }, AttachState::Attached),
+            ("made", NodeVolume::with_attachment(false, false), AttachState::Attaching),
+            ("attached", attached(), AttachState::Attached),
             (
                 "deletion sent",
                 NodeVolume { call: Some(AttachmentCall::Delete), ..attached() },
-                State::Detaching,
+                AttachState::Detaching,
             ),
-            ("deletion accepted", attached().with_deletion(Deletion::Accepted), State::Detaching),
+            ("deletion accepted", attached().with_deletion(Deletion::Accepted), AttachState::Detaching),
             (
                 "deletion unanswered",
                 attached().with_deletion(Deletion::InDoubt { until: now }),
-                State::Uncertain,
+                AttachState::Uncertain,
             ),
             (
                 "deletion unanswered, sent again",
@@ -289,12 +293,12 @@ mod tests {
                     call: Some(AttachmentCall::Delete),
                     ..attached().with_deletion(Deletion::InDoubt { until: now })
                 },
-                State::Detaching,
+                AttachState::Detaching,
             ),
-            ("going", NodeVolume::with_attachment(true, true), State::Detaching),
+            ("going", NodeVolume::with_attachment(true, true), AttachState::Detaching),
         ];
         for (name, node_volume, expected) in cases {
-            assert_eq!(State::of(&node_volume), expected, "{name}");
+            assert_eq!(AttachState::of(&node_volume), expected, "{name}");
         }
     }
 }

@@ -19,7 +19,7 @@ use super::{
     facts::{Fact, Forced},
     known::Known,
     phases::Progress,
-    reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
+    reasons::{AttachDetachKey, AttachDetachReason, AttachState, NodeVolumeKey, Report},
     state::{
         actual::{ActualState, ForceReason, NodeVolume},
         desired::{AttachSource, DesiredAttachment, volume_name::VolumeId},
@@ -99,7 +99,7 @@ fn report(volume: &VolumeId, node: &NodeName, verdict: &NodeVerdict, known: Know
         is_migrated: is_migrated(volume, node, known),
         ..Progress::of(node_volume, users, waiting)
     };
-    let reason = AttachDetachReason::NodeVolume(State::of(node_volume), waiting.cloned(), progress);
+    let reason = AttachDetachReason::NodeVolume(AttachState::of(node_volume), waiting.cloned(), progress);
     let attachment = node_volume.attachment();
     Some(Report {
         next: waiting.and_then(|waiting| next_look(actual, node, verdict, waiting, now)),

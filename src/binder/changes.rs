@@ -190,7 +190,7 @@ impl Planner {
             (self.resync_at, self.resynced_to) = (Some(now), None);
         }
         if let Some(volume) = self.state.claims.update(key, claim.as_deref()) {
-            // It may have been the claim's without naming it (S45), and is free now.
+            // It may have been the claim's without naming it (S45), and is free or another's now.
             self.volume_changed(&volume, now);
         }
         let target = Target::Claim(key.clone());
@@ -206,11 +206,10 @@ impl Planner {
             Some(claim) => {
                 self.look_for_others(&*claim, now);
                 self.queue.add(target, now);
-                // Whose a volume is, the phase of a claim that names it says, too (S45): it may be another's by that.
+                // Whose a volume is, the phase of a claim that names it says, too (S45).
                 let name = &claim.spec.volume_name;
                 if was_bound(&claim) && self.state.objects.volumes.get(name).is_some() {
                     self.queue.add(Target::Volume(name.clone()), now);
-                    self.queue.extend(self.state.claims.bound_to(name).cloned().map(Target::Claim), now);
                 }
             }
         }

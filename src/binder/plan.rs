@@ -40,6 +40,9 @@ pub(super) const LOOKS: usize = 500;
 /// none begins anew without end: the last of a plan may go through all there are.
 pub(super) const COMPARED: usize = 20_000;
 
+/// So many volumes whose reservations others undo are passed over in one look at a claim: each is a search of its own.
+const PASSED_OVER: usize = 8;
+
 /// When a volume is looked at again that is to be recycled once the pods are shown as of now.
 ///
 /// KCM: pkg/controller/volume/persistentvolume/config/v1alpha1/defaults.go, PVClaimBinderSyncPeriod.
@@ -295,6 +298,7 @@ impl Planner {
         let key = claim.key();
         let target = Target::Claim(key.clone());
         let waiting = |why, until| ClaimDecision::waiting(claim, ClaimReason::HeldBack(why, until));
+        let mut passed_over = 0;
         loop {
             let decision = sync_claim(claim, &self.state);
             let decision =
@@ -305,8 +309,10 @@ impl Planner {
             if let (HeldBack::Undone { .. }, Some(Call::Write(write))) = (&why, &decision.step)
                 && let (WriteKind::ReserveVolume, ObjectRef::Volume(name)) = (write.kind, &write.target)
                 && claim.spec.volume_name.is_empty()
+                && passed_over < PASSED_OVER
                 && self.state.unreservable.insert(name.clone())
             {
+                passed_over += 1;
                 continue;
             }
             // What was proven is of the past when the step is taken at last.

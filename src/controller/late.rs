@@ -2,8 +2,8 @@
 
 use apiserver::call::{Request, Verb};
 
-/// Whether a write does no harm there. A create names no revision, a delete only a UID; what nodes list and what volumes
-/// and claims refer to is decided by more than the object that the patch names. So are most phases of a volume or claim:
+/// Whether a write does no harm there. A create names no revision. Of a delete, of what nodes list, and of what volumes and
+/// claims refer to, the revision is not enough: they are decided by more than the object that the request names. So are most phases of a volume or claim:
 /// that a claim or volume is gone, or that a recycler failed. That it is bound or available is not: at the revision that
 /// the patch names it is right under any leader.
 pub fn may_be_late(request: &Request) -> bool {

@@ -98,8 +98,15 @@ impl Retry {
 
     /// Notes a conflict: the first few in a row are tried again at once.
     pub(crate) fn after_conflict(self, now: Instant, jitter: f64) -> Self {
-        let retry = self.after_failure(now, jitter, Duration::ZERO);
+        let retry = self.after_fight(now, jitter);
         if retry.failures > FREE_CONFLICTS { retry } else { retry.due() }
+    }
+
+    /// Notes a conflict after which there is a pause, no longer than that of a write that is undone (S46): when the other writer
+    /// stops, nothing tells of it.
+    fn after_fight(self, now: Instant, jitter: f64) -> Self {
+        let retry = self.after_failure(now, jitter, Duration::ZERO);
+        Self { at: retry.at.min(Some(now + undone_pause(u32::MAX, jitter))), ..retry }
     }
 
     /// Notes that a read was not answered, which says nothing about the object (L16).
@@ -141,17 +148,12 @@ impl<K: Ord + Clone> RetryMap<K> {
         }
     }
 
-    /// Notes a conflict: the first few cost no pause, and none a longer one than a write that is undone (S46): when the
-    /// other writer stops, nothing tells of it.
+    /// Notes a conflict: the first few cost no pause.
     pub fn conflicted(&mut self, key: &K, now: Instant, jitter: f64) {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.conflicts += 1;
         if entry.conflicts > FREE_CONFLICTS {
-            let longest = now + undone_pause(u32::MAX, jitter);
-            self.note(key, now, false, |retry| {
-                let retry = retry.after_failure(now, jitter, Duration::ZERO);
-                Retry { at: retry.at.min(Some(longest)), ..retry }
-            });
+            self.note(key, now, false, |retry| retry.after_fight(now, jitter));
         }
     }
 
@@ -341,6 +343,8 @@ mod tests {
             retries.conflicted(&"a", now, 0.0);
         }
         assert_eq!(retries.next_due(), Some(now + undone_pause(20, 0.0)));
+        let alone = (0..20).fold(Retry::default(), |retry, _| retry.after_conflict(now, 0.0));
+        assert_eq!(alone.at(), retries.next_due());
         // A failure of another kind is none of these.
         for _ in 0..20 {
             retries.failed(&"b", now, 0.0);

@@ -28,7 +28,7 @@ use super::{
 use crate::attach_detach::{
     decide::{force::Unforced, verdict::Waiting},
     dry_run::{NodeVolumeOutlook, volume_of},
-    reasons::State,
+    reasons::AttachState,
     state::{
         actual::AttachmentCall,
         desired::{
@@ -132,7 +132,7 @@ pub(super) fn is_settled(attachment: &VolumeAttachment) -> bool {
 pub(super) fn holders(view: &View<'_>, id: &VolumeId) {
     view.list::<VolumeAttachment>();
     let are_few = view.nodes_of(id).count() <= MANY_NODES;
-    let is_under_way = |it: &NodeVolumeOutlook| it.state != State::Attached || it.waiting.is_some();
+    let is_under_way = |it: &NodeVolumeOutlook| it.state != AttachState::Attached || it.waiting.is_some();
     for (node, _) in view.nodes_of(id).filter(|(_, it)| are_few || is_under_way(it)).take(MANY_NODES) {
         view.node(node);
         let attachment = get::<VolumeAttachment>(view, &id.attachment_name(node));
@@ -353,7 +353,7 @@ fn written_next(
     Link::told(subject, case, &[("more", &more)]).verdict(verdict)
 }
 
-fn at_rest(subject: &ObjectRef, node: &NodeName, state: State) -> Link {
+fn at_rest(subject: &ObjectRef, node: &NodeName, state: AttachState) -> Link {
     let told = format!("not attached to {node}");
     Link::told(subject, <&str>::from(state), &[("node", node), ("told", &told)]).verdict(Verdict::Healthy)
 }

@@ -13,7 +13,7 @@ use crate::{
         self, AttachDetachOptions,
         decide::verdict::Waiting,
         dry_run::NodeVolumeOutlook,
-        reasons::State,
+        reasons::AttachState,
         state::{actual::AttachmentCall, desired::volume_name::VolumeId},
     },
     binder::{self, BinderOptions, calls::WriteKind, reasons::ClaimReason},
@@ -139,7 +139,10 @@ fn of_pairs(snapshot: &Snapshot) -> Vec<(String, NodeVolumeOutlook)> {
 fn the_attach_detach_controller_says_what_it_would_write_next() {
     let node_volumes = of_pairs(&snapshot(moved()));
     let [(a, on_a), (b, on_b)] = node_volumes.as_slice() else { panic!("{node_volumes:?}") };
-    assert_eq!((a.as_str(), on_a.state, on_a.write), ("a", State::Attaching, Some(AttachmentCall::Create)));
+    assert_eq!(
+        (a.as_str(), on_a.state, on_a.write),
+        ("a", AttachState::Attaching, Some(AttachmentCall::Create))
+    );
     assert_eq!((b.as_str(), on_b.write), ("b", None));
     assert!(matches!(&on_b.waiting, Some(Waiting::HeldByNode { .. })), "{on_b:?}");
 }

@@ -15,7 +15,7 @@ use crate::{
     attach_detach::{
         metrics::AttachDetachMetrics,
         phases::{Phase, Progress},
-        reasons::{AttachDetachKey, AttachDetachReason, NodeVolumeKey, Report, State},
+        reasons::{AttachDetachKey, AttachDetachReason, AttachState, NodeVolumeKey, Report},
         state::{actual::Operation, desired::volume_name::VolumeId},
     },
     binder::{
@@ -95,7 +95,7 @@ fn attach_and_detach(metrics: &mut AttachDetachMetrics) {
         let node = NodeName::from(format!("node-{number:05}").as_str());
         let key = NodeVolumeKey::new(&VolumeId::csi(&driver, &number.to_string()), &node);
         let reason =
-            AttachDetachReason::NodeVolume(State::Attached, None, Progress { stands: None, ..BEGINS });
+            AttachDetachReason::NodeVolume(AttachState::Attached, None, Progress { stands: None, ..BEGINS });
         metrics.reported(None, &Report::of(AttachDetachKey::NodeVolume(key), reason), now);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::Module;
 
 /// Types that controllers have each, for the same role in the skeleton.
-const ROLES: [&str; 11] = [
+const ROLES: [&str; 10] = [
     "Answer",
     "Call",
     "Durations",
@@ -19,7 +19,6 @@ const ROLES: [&str; 11] = [
     "Recorder",
     "Report",
     "Requests",
-    "State",
 ];
 
 #[test]

@@ -161,7 +161,7 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         // Nothing is written over a phase before it is asked for (S24).
         return match state.proofs.volume(&claim.key(), &claim.metadata.uid, None) {
             None if was_bound(claim) => prove_volume(name),
-            _ if was_bound(claim) => keeps_owning(claim, ClaimReason::NamedMissing(name.clone())),
+            _ if was_bound(claim) => lost(claim, ClaimReason::LostVolume(name.clone()), None),
             _ => pends(claim, ClaimReason::NamedMissing(name.clone())),
         };
     };
@@ -174,10 +174,17 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
             [_, _, ..] if was_bound(claim) => {
                 return ClaimDecision::waiting(claim, ClaimReason::Disputed(name.clone()));
             }
-            [owner, ..] => return pends(claim, ClaimReason::NamedTaken(name.clone(), owner.key())),
+            [owner, ..] => {
+                let reason = ClaimReason::NamedTaken(name.clone(), owner.key());
+                return if was_bound(claim) {
+                    ClaimDecision::waiting(claim, reason)
+                } else {
+                    pends(claim, reason)
+                };
+            }
         }
         // What it was bound to it takes back as it is, where the volume's phase says that, too: of one made anew nobody knows.
-        let is_its = was_bound(claim) && volume.status.phase == VolumePhase::Bound;
+        let is_its = claim.status.phase == ClaimPhase::Bound && volume.status.phase == VolumePhase::Bound;
         if let Some(mismatch) = mismatch_for_named(&volume, requirements).filter(|_| !is_its) {
             // Its own volume goes to no other claim (S45), and nothing but its phase may say so.
             let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);
@@ -307,14 +314,6 @@ fn other_held(claim: &PersistentVolumeClaim, wanted: &VolumeName, state: &State)
             })
         })
         .cloned()
-}
-
-/// The volume that the claim was bound to is gone, and users are told why. That it is this claim's when it comes back (S45),
-/// its phase says.
-fn keeps_owning(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
-    let change = binding::unbound_status(claim, ClaimPhase::Lost);
-    let write = change.map(|change| patches::claim_status(WriteKind::ClaimLost, claim, &change));
-    ClaimDecision::waiting(claim, reason).writing(write)
 }
 
 /// The claim is Pending, and users are told why.

@@ -13,7 +13,7 @@ use std::{
 
 use apiserver::{
     ids::{ClaimKey, VolumeName},
-    kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
+    kinds::{ClaimPhase, Narrow, PersistentVolume, PersistentVolumeClaim},
     tables::{Relation, give_back_room},
     text::Text,
 };
@@ -33,6 +33,8 @@ type Rank = (Quantity, Reverse<(Option<Timestamp>, ClaimKey)>);
 struct IndexedClaim {
     volume: VolumeName,
     never_bound: bool,
+    /// Its phase is Bound: of several that name the volume, it is this one's (S45).
+    is_bound: bool,
     /// Of a claim that has and names no volume.
     class: Option<Text>,
 }
@@ -60,6 +62,7 @@ impl ClaimIndex {
             IndexedClaim {
                 volume: claim.spec.volume_name.clone(),
                 never_bound: !was_bound(claim),
+                is_bound: claim.status.phase == ClaimPhase::Bound,
                 class: open.then(|| claim_class(claim).into()),
             }
         });
@@ -71,8 +74,11 @@ impl ClaimIndex {
         if let Some(class) = &before.class {
             self.by_class.remove(class, key);
         }
-        let keeps =
-            |now: &IndexedClaim| now.volume == before.volume && (before.never_bound || !now.never_bound);
+        let keeps = |now: &IndexedClaim| {
+            now.volume == before.volume
+                && (before.never_bound || !now.never_bound)
+                && (now.is_bound || !before.is_bound)
+        };
         let is_kept = before.volume.is_empty() || entry.as_ref().is_some_and(keeps);
         let left = (!is_kept).then_some(before.volume);
         let Some(entry) = entry else {

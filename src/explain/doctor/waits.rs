@@ -16,7 +16,7 @@ use apiserver::{
 
 use super::groups::Groups;
 use crate::{
-    attach_detach::{decide::verdict::Waiting, reasons::State, state::desired::volume_name::VolumeId},
+    attach_detach::{decide::verdict::Waiting, reasons::AttachState, state::desired::volume_name::VolumeId},
     binder::{
         dry_run::Outlook,
         matching::predicate::{claim_class, volume_class},
@@ -208,7 +208,7 @@ fn node_volumes(view: &View<'_>, groups: &mut Groups<'_>) -> usize {
     let mut attached = 0_usize;
     for ((volume, node), node_volume) in node_volumes {
         if node_volume.waiting.is_none() && node_volume.write.is_none() {
-            attached += usize::from(node_volume.state == State::Attached);
+            attached += usize::from(node_volume.state == AttachState::Attached);
             continue;
         }
         let mut pods = view.users(volume, node).peekable();

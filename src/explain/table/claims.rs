@@ -135,7 +135,7 @@ rows! {
         next("Recheck", "the volume suits it, or refers to it"),
         Also("+see volume"),
         care("if it has this claim's data, point it at the claim, which takes it then, whatever it asks for by now",
-            r#"kubectl patch pv {volume} --type=merge -p {"spec":{"claimRef":{"namespace":"{namespace}","name":"{name}"}}}"#),
+            r#"kubectl patch pv {volume} --type=merge -p {"spec":{"claimRef":{"namespace":"{namespace}","name":"{name}","uid":null}}}"#),
         never("delete the claim: the volume, with its data, is then free for any claim that fits");
     "HoldsUnfitVolume": Blocked, "{told}", Also("+unsuited");
     "+see volume": Blocked, "",
