@@ -272,8 +272,10 @@ impl AttachDetach {
             let identity = self.actual.identity(name).filter(|_| attached.is_none());
             let source = identity.and_then(|identity| identity.source.clone());
             held.extend(identity.into_iter().flat_map(|it| self.actual.beside(&it.volume, &it.node)));
+            // Where the PersistentVolume is gone, others of its name may have waited for what this one was to.
             let of_its_name = identity.into_iter().flat_map(|it| {
-                let others = it.source.iter().flat_map(|source| self.actual.of_source(source, &it.node));
+                let gone = it.source.iter().filter(|source| self.objects.volumes.get(source).is_none());
+                let others = gone.flat_map(|source| self.actual.of_source(source, &it.node));
                 others.filter(|other| *other != it.volume)
             });
             held.extend(of_its_name);

@@ -175,24 +175,13 @@ fn sync_named(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
                 return ClaimDecision::waiting(claim, ClaimReason::Disputed(name.clone()));
             }
             [owner, ..] => {
-                let reason = ClaimReason::NamedTaken(name.clone(), owner.key());
-                return if was_bound(claim) {
-                    ClaimDecision::waiting(claim, reason)
-                } else {
-                    pends(claim, reason)
-                };
+                return pends_unless_bound(claim, ClaimReason::NamedTaken(name.clone(), owner.key()));
             }
         }
         // What it was bound to it takes back as it is, where the volume's phase says that, too: of one made anew nobody knows.
         let is_its = claim.status.phase == ClaimPhase::Bound && volume.status.phase == VolumePhase::Bound;
         if let Some(mismatch) = mismatch_for_named(&volume, requirements).filter(|_| !is_its) {
-            // Its own volume goes to no other claim (S45), and nothing but its phase may say so.
-            let reason = ClaimReason::NamedMismatched(name.clone(), mismatch);
-            return if was_bound(claim) {
-                ClaimDecision::waiting(claim, reason)
-            } else {
-                pends(claim, reason)
-            };
+            return pends_unless_bound(claim, ClaimReason::NamedMismatched(name.clone(), mismatch));
         }
         return bind(&volume, claim, state);
     };
@@ -321,6 +310,11 @@ fn pends(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
     let change = binding::unbound_status(claim, ClaimPhase::Pending);
     let write = change.map(|change| patches::claim_status(WriteKind::ClaimPending, claim, &change));
     ClaimDecision::waiting(claim, reason).writing(write)
+}
+
+/// The same, but of a claim that was bound nothing else than its phase may say whose the volume is (S45).
+fn pends_unless_bound(claim: &PersistentVolumeClaim, reason: ClaimReason) -> ClaimDecision {
+    if was_bound(claim) { ClaimDecision::waiting(claim, reason) } else { pends(claim, reason) }
 }
 
 fn lost(claim: &PersistentVolumeClaim, reason: ClaimReason, refers: Option<&ClaimRef>) -> ClaimDecision {
