@@ -15,6 +15,8 @@
 mod asked;
 mod attach;
 mod binding;
+#[path = "../explain_cluster/cluster.rs"]
+mod cluster;
 mod collector;
 mod crash;
 mod credentials;
@@ -35,12 +37,15 @@ mod harness;
 mod in_process;
 mod in_tree;
 mod logs;
+mod made;
 mod mass_move;
 mod observed;
 mod packages;
 mod page;
 mod permissions;
 mod protection;
+#[path = "../explain_cluster/question.rs"]
+mod question;
 mod questions;
 mod reader;
 mod recorded;

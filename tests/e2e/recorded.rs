@@ -6,21 +6,14 @@
 //! The server's are the names of UIDs, the revisions, and the time: all times of a case are moved to its clock, but for those
 //! of creation, which it sets itself.
 
-use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
+use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
 use apiserver::connect::ApiServer;
-use k8s_openapi::{
-    api::{
-        coordination::v1::Lease,
-        core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
-        storage::v1::{CSINode, VolumeAttachment},
-    },
-    jiff::{Timestamp, ToSpan},
+use k8s_openapi::api::{
+    core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
+    storage::v1::VolumeAttachment,
 };
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams},
-};
+use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use mooring::explain::{
     explain,
     read::{Question, Reader},
@@ -28,16 +21,15 @@ use mooring::explain::{
     subject,
 };
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 use test_support::{cases, cluster::VolumeShape, control_plane::User};
 
 use crate::{
     form::Case,
+    made::{Made, NAMESPACE, with_plugins},
+    question,
     stage::{Stage, Story, story},
 };
-
-/// In place of the namespace of the cases.
-const NAMESPACE: &str = "default";
 
 /// The driver of the cases.
 const CASES_DRIVER: &str = "disk.example.com";
@@ -64,7 +56,6 @@ const EVERYWHERE: &[Different] = &[
     ("attachments", "node/a", "Waiting DetachWaitingForUnmount", DELETED_NOW),
     ("attachments", "pod/failing -n shop", "Waiting AttachError", MADE_NOW),
     ("attachments", "pv/pv-stuck", "Waiting DetachError", DELETED_NOW),
-    ("attachments-odd", "pod/generic -n shop", "NotFound", NOT_TAKEN),
     ("attachments-odd", "pod/odd -n shop", "NotFound", NOT_TAKEN),
     (
         "attached-twice",
@@ -191,12 +182,42 @@ const RULED: &[Different] = &[
     ),
 ];
 
+/// Of the questions about a whole cluster, a node or a change: the case, and why another answer is given.
+const ASKED: &[(&str, &str)] = &[
+    ("claims of a class wait for a provisioner of which nothing is seen", MADE_NOW),
+    ("a provisioner whose lease has run out", MADE_NOW),
+    ("s1 an exclusive volume on two nodes comes before all pods that wait for something else", MADE_NOW),
+    ("an attachment of a node that is gone and that the attacher, gone too, does not let go", DELETED_NOW),
+    ("a claim is deleted, used by nothing, and its finalizer stays", DELETED_NOW),
+    ("s14 two controllers at work", "the server says who writes what"),
+    ("in the minutes after, it might be", "the server says who writes what"),
+    (
+        "pods whose node lacks the driver, is out of their volume's reach, cannot mount, attaches by itself, or is dead",
+        MADE_NOW,
+    ),
+    ("of one namespace, what is counted is of it", MADE_NOW),
+    ("a volume is deleted, and the provisioner that would take its finalizer off is gone", DELETED_NOW),
+    (
+        "expansions that nothing takes, since when as far as it is known, beside some that go on by themselves",
+        MADE_NOW,
+    ),
+    (
+        "a class of attributes that is being deleted, that nothing names, and that nothing takes away",
+        DELETED_NOW,
+    ),
+    ("attachments that no controller takes away", MADE_NOW),
+    ("s1 one that has run since before the claim was made anew", MADE_NOW),
+    ("never attached, node and driver gone, its volume unbound", DELETED_NOW),
+];
+
 pub fn stories() -> Vec<Story> {
     vec![
         story("recorded_clusters_are_explained_alike_on_a_real_server", as_recorded)
             .only_real("kube-apiserver shows whether clusters can be as they are recorded."),
         story("recorded_clusters_are_explained_alike_where_the_stock_loops_rule", ruled)
             .only_real_if_all("The stock controllers are at work there."),
+        story("recorded_causes_are_found_alike_on_a_real_server", asked)
+            .only_real("kube-apiserver shows whether clusters can be as they are recorded."),
     ]
 }
 
@@ -206,6 +227,64 @@ async fn as_recorded(stage: Stage) {
 
 async fn ruled(stage: Stage) {
     play(&stage, true, RULED).await;
+}
+
+/// The questions of `doctor`, `node`, `whatif` and `repair`: reasons, verdicts and the names of objects, as JSON has them.
+async fn asked(stage: Stage) {
+    let client = stage.real().plane.client(User::Admin);
+    let (mut report, mut used) = (String::new(), BTreeSet::new());
+    for suite in ["doctor", "drain", "whatif", "repair"] {
+        for path in cases::files(&format!("explain/{suite}")) {
+            for case in cases::read::<Vec<question::Case>>(&path) {
+                let mut objects = case.given.everything();
+                with_plugins(&mut objects, "d");
+                let is_of_fence = |object: &Value| {
+                    let kind = object["kind"].as_str().unwrap_or_default();
+                    kind.starts_with("ValidatingAdmission") || kind == "Deployment"
+                };
+                // The rights of a tenant, and the fence, are other stories'.
+                if !case.given.is_read() || objects.iter().any(is_of_fence) {
+                    continue;
+                }
+                stage.cluster.clear().await;
+                let made = Made::of(&client, objects, case.given.now(), "d").await;
+                let reader = Reader::new(&ApiServer::in_process(client.clone()), None).unwrap();
+                let here = case.question(NAMESPACE);
+                let snapshot = reader.read(&here).await.unwrap();
+                let found = outline(&case.answer(&here, &snapshot).json);
+                let expected = outline(&case.answer(&case.question("shop"), &case.given.snapshot()).json);
+                made.take_away(&client).await;
+                let entry = ASKED.iter().find(|(name, _)| *name == case.name);
+                used.extend(entry.map(|(name, _)| *name));
+                if (found == expected) == entry.is_some() {
+                    let name = &case.name;
+                    let _ = write!(
+                        report,
+                        "\n{suite}: {name}\n  expected {expected:?}\n  said     {found:?}\n  not made {:?}",
+                        made.refused
+                    );
+                }
+            }
+        }
+    }
+    let idle: Vec<_> = ASKED.iter().filter(|(name, _)| !used.contains(name)).collect();
+    assert!(report.is_empty() && idle.is_empty(), "never asked: {idle:?}{report}");
+}
+
+/// Of an answer: reasons, verdicts and names. What is as bad is in the order of names, and of ages, which are others here.
+fn outline(answer: &Value) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut left = vec![answer];
+    while let Some(next) = left.pop() {
+        for (key, value) in next.as_object().into_iter().flatten() {
+            let word = value.as_str().filter(|_| ["reason", "verdict", "name"].contains(&key.as_str()));
+            words.extend(word.map(str::to_owned));
+            left.push(value);
+        }
+        left.extend(next.as_array().into_iter().flatten());
+    }
+    words.sort();
+    words
 }
 
 /// Plays all cases, one after the other on an empty cluster, and holds what is said against them.
@@ -218,7 +297,7 @@ async fn play(stage: &Stage, is_ruled: bool, known_here: &[Different]) {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let case: Case = cases::read(&path);
         stage.cluster.clear().await;
-        let made = Made::of(&client, &case).await;
+        let made = Made::of(&client, case.everything(), case.now, CASES_DRIVER).await;
         let _loops = if is_ruled { Some(rule(stage, &client).await) } else { None };
         let reader = Reader::new(&ApiServer::in_process(client.clone()), None).unwrap();
         for (question, reason) in case.ask.iter().zip(&case.reasons) {
@@ -302,145 +381,4 @@ async fn revisions(client: &Client) -> Vec<String> {
         of::<Node>(client).await,
     ]
     .concat()
-}
-
-/// What was made of a case.
-#[derive(Default)]
-struct Made {
-    leases: Vec<(String, String)>,
-    plugins: Vec<String>,
-    /// What the server did not take, in its words.
-    refused: Vec<String>,
-}
-
-impl Made {
-    async fn of(client: &Client, case: &Case) -> Self {
-        let mut made = Self::default();
-        let mut uids = BTreeMap::new();
-        let shift = Timestamp::now().as_second() - case.now.as_second();
-        let mut objects = case.everything();
-        // The plugin of the driver runs on each node, if the case does not say otherwise.
-        if !objects.iter().any(|object| object["kind"] == "CSINode") {
-            let nodes = objects.iter().filter(|object| object["kind"] == "Node");
-            let plugins = nodes.map(|node| {
-                let name = node["metadata"]["name"].clone();
-                json!({
-                    "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": { "name": name },
-                    "spec": { "drivers": [{ "name": CASES_DRIVER, "nodeID": name }] },
-                })
-            });
-            let plugins: Vec<Value> = plugins.collect();
-            objects.extend(plugins);
-        }
-        // A volume names its claim by its UID, which the server has to give first.
-        let rank = |object: &Value| match object["kind"].as_str() {
-            Some("PersistentVolumeClaim") => 1,
-            Some("Pod") => 3,
-            Some("VolumeAttachment" | "Event") => 4,
-            Some("PersistentVolume") => 2,
-            _ => 0,
-        };
-        objects.sort_by_key(rank);
-        for object in objects {
-            let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-            let moved = moved(&object, shift, &uids);
-            match create(client, moved).await {
-                Ok(found) => {
-                    let new = found["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-                    if !uid.is_empty() {
-                        uids.insert(uid, new);
-                    }
-                    let text = |field: &str| found["metadata"][field].as_str().unwrap_or_default().to_owned();
-                    match found["kind"].as_str() {
-                        Some("Lease") => made.leases.push((text("namespace"), text("name"))),
-                        Some("CSINode") => made.plugins.push(text("name")),
-                        _ => {}
-                    }
-                }
-                Err(error) => made.refused.push(error),
-            }
-        }
-        made
-    }
-
-    async fn take_away(&self, client: &Client) {
-        for (namespace, name) in &self.leases {
-            let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-            leases.delete(name, &DeleteParams::default()).await.unwrap();
-        }
-        for name in &self.plugins {
-            let plugins: Api<CSINode> = Api::all(client.clone());
-            plugins.delete(name, &DeleteParams::default()).await.unwrap();
-        }
-    }
-}
-
-/// A value with the server's times, namespace and UIDs.
-fn moved(value: &Value, shift: i64, uids: &BTreeMap<String, String>) -> Value {
-    match value {
-        Value::Object(fields) => fields
-            .iter()
-            .map(|(key, value)| {
-                let mut value = moved(value, shift, uids);
-                if let Some(time) = value.as_str().filter(|_| key.ends_with("Time")).map(str::to_owned) {
-                    value = json!(time.replace('Z', ".000000Z"));
-                }
-                (key.clone(), value)
-            })
-            .collect(),
-        Value::Array(all) => all.iter().map(|one| moved(one, shift, uids)).collect(),
-        Value::String(text) if text == "shop" => json!(NAMESPACE),
-        Value::String(text) => match (text.parse::<Timestamp>(), uids.get(text)) {
-            (Ok(time), _) => json!(time.checked_add(shift.seconds()).unwrap()),
-            (_, Some(uid)) => json!(uid),
-            _ => value.clone(),
-        },
-        other => other.clone(),
-    }
-}
-
-/// Creates an object, gives it its status, and asks for its deletion if it has been.
-async fn create(client: &Client, mut object: Value) -> Result<Value, String> {
-    let (kind, name) = (object["kind"].as_str().unwrap().to_owned(), object["metadata"]["name"].clone());
-    let name = name.as_str().unwrap().to_owned();
-    let version = object["apiVersion"].as_str().unwrap_or("v1").to_owned();
-    let root = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
-    let ending = if kind.ends_with('s') { "es" } else { "s" };
-    let plural = format!("{}{ending}", kind.to_lowercase());
-    let path = match object["metadata"]["namespace"].as_str() {
-        Some(namespace) => format!("{root}/namespaces/{namespace}/{plural}"),
-        None => format!("{root}/{plural}"),
-    };
-    let deleted = object["metadata"]["deletionTimestamp"].is_string();
-    for field in ["uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "managedFields"] {
-        object["metadata"].as_object_mut().unwrap().remove(field);
-    }
-    if deleted && object["metadata"]["finalizers"].is_null() {
-        object["metadata"]["finalizers"] = json!(["example.com/stays"]);
-    }
-    if kind == "Pod" && object["spec"]["containers"].is_null() {
-        object["spec"]["containers"] = json!([{ "name": "main", "image": "example.com/none" }]);
-    }
-    for taint in object["spec"]["taints"].as_array_mut().into_iter().flatten() {
-        taint["effect"] = json!("NoExecute");
-    }
-    let status = object.as_object_mut().unwrap().remove("status");
-    let send = async |request: http::request::Builder, body: &Value| {
-        let request = request.body(body.to_string().into_bytes()).unwrap();
-        client.request::<Value>(request).await.map_err(|error| match error {
-            kube::Error::Api(status) => format!("{kind} {name}: {}", status.message),
-            error => panic!("{kind} {name}: {error}"),
-        })
-    };
-    let mut found =
-        send(http::Request::post(&path).header("content-type", "application/json"), &object).await?;
-    if let Some(status) = status {
-        let request = http::Request::patch(format!("{path}/{name}/status"));
-        let request = request.header("content-type", "application/merge-patch+json");
-        found = send(request, &json!({ "status": status })).await?;
-    }
-    if deleted {
-        send(http::Request::delete(format!("{path}/{name}")), &json!({})).await?;
-    }
-    Ok(found)
 }

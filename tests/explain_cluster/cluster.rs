@@ -58,16 +58,8 @@ impl Cluster {
     /// After these patches were carried out, each by path and body. A patch that names another UID or revision than
     /// the object has is a broken promise.
     pub fn snapshot_after(&self, patches: &[(&str, &Value)]) -> Snapshot {
-        let at = self.at.unwrap_or_else(|| "2026-11-23T12:00:00Z".parse().unwrap());
-        let mut snapshot = Snapshot::new(at);
-        for mut object in self.all() {
-            let name = object["metadata"]["name"].as_str().unwrap().to_owned();
-            let mut metadata = json!({
-                "uid": format!("uid-{name}"), "resourceVersion": "7",
-                "creationTimestamp": at.checked_sub(Duration::from_hours(1)).unwrap(),
-            });
-            json_patch::merge(&mut metadata, &object["metadata"]);
-            object["metadata"] = metadata;
+        let mut snapshot = Snapshot::new(self.now());
+        for mut object in self.everything() {
             let path = path(&object);
             for (_, body) in patches.iter().filter(|(of, _)| **of == path) {
                 for field in ["uid", "resourceVersion"] {
@@ -110,6 +102,33 @@ impl Cluster {
             snapshot.unseen.push(Unseen { what: what.clone(), why: why.clone(), forbidden: true });
         }
         snapshot
+    }
+
+    /// When it is looked at.
+    pub fn now(&self) -> Timestamp {
+        self.at.unwrap_or_else(|| "2026-11-23T12:00:00Z".parse().unwrap())
+    }
+
+    /// Whether all of it is read.
+    // Only the story on the real server asks.
+    #[allow(dead_code)]
+    pub fn is_read(&self) -> bool {
+        self.unseen.is_empty()
+    }
+
+    /// All objects, whole.
+    pub fn everything(&self) -> Vec<Value> {
+        let made = self.now().checked_sub(Duration::from_hours(1)).unwrap();
+        let whole = |mut object: Value| {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            let mut metadata = json!({
+                "uid": format!("uid-{name}"), "resourceVersion": "7", "creationTimestamp": made,
+            });
+            json_patch::merge(&mut metadata, &object["metadata"]);
+            object["metadata"] = metadata;
+            object
+        };
+        self.all().into_iter().map(whole).collect()
     }
 
     fn all(&self) -> Vec<Value> {

@@ -8,56 +8,15 @@
 
 mod applied;
 mod cluster;
+mod question;
 
 use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
-use apiserver::ids::{ClaimKey, PodKey};
 use libtest_mimic::{Arguments, Failed, Trial};
-use mooring::explain::{
-    doctor::doctor,
-    drain::drain,
-    reasons,
-    repair::{Repair, repair},
-    report::Verdict,
-    sheet::{
-        Printed,
-        text::{Style, text},
-    },
-    whatif::{WhatIfChange, whatif},
-};
-use serde::Deserialize;
+use mooring::explain::{doctor::doctor, read::Question, reasons, repair::repair};
 use test_support::cases::{self, blesses, fields_of, fitted};
 
-use cluster::Cluster;
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Case {
-    /// What it shows.
-    name: String,
-    /// The question, as it is typed after `mooring`.
-    ask: String,
-    /// What is true, by hand alone: phrases that the answer has, and has not, and its exit code.
-    #[serde(default)]
-    says: Vec<String>,
-    #[serde(default)]
-    never: Vec<String>,
-    #[serde(default)]
-    exit: Option<u8>,
-    given: Cluster,
-    /// An earlier look, for rates.
-    #[serde(default)]
-    earlier: Option<Cluster>,
-    /// The manifest, for `whatif bind`.
-    #[serde(default)]
-    manifest: serde_json::Value,
-}
-
-struct Answer {
-    text: String,
-    json: serde_json::Value,
-    exit: u8,
-}
+use question::{Answer, Case};
 
 fn main() {
     let mut trials = Vec::new();
@@ -119,56 +78,23 @@ fn file(path: &Path) -> Result<(), Failed> {
 }
 
 fn ask(case: &Case) -> Result<Answer, Failed> {
-    let snapshot = case.given.snapshot();
-    let words: Vec<&str> = case.ask.split(' ').collect();
-    let claim = |name: &str| ClaimKey::new("shop", name);
-    let change = match words.as_slice() {
-        ["doctor", rest @ ..] => {
-            let of = match rest {
-                ["-n", namespace] => Some(*namespace),
-                _ => None,
-            };
-            let found = doctor(&snapshot, of);
+    let (snapshot, question) = (case.given.snapshot(), case.question("shop"));
+    match &question {
+        Question::Cluster(_) => {
+            let found = doctor(&snapshot, None);
             let without_page =
                 found.findings.iter().map(|it| it.reason).find(|reason| reasons::page(reason).is_none());
             if let Some(reason) = without_page {
                 return Err(format!("{}: {reason} has no page in docs/reasons", case.name).into());
             }
-            return answer(&found, found.verdict);
         }
-        ["node", name, rest @ ..] => {
-            let earlier = case.earlier.as_ref().map(Cluster::snapshot);
-            let mut found = drain(&snapshot, &(*name).into(), earlier.as_ref());
-            found.is_drained = rest == ["--drain"];
-            return answer(&found, found.verdict);
-        }
-        ["repair", rest @ ..] => {
-            let what = match rest {
-                ["relink", name, volume] => Repair::Relink(claim(name), (*volume).into()),
-                ["free", volume] => Repair::Free((*volume).into()),
-                ["unstick", volume, "on", node] => Repair::Unstick(cluster::attachment_name(volume, node)),
-                ["unstick", name] => Repair::Unstick((*name).into()),
-                other => return Err(format!("{other:?} is no repair").into()),
-            };
-            let found = repair(&snapshot, &what);
+        Question::Repair(what) => {
+            let found = repair(&snapshot, what);
             if !found.requests.is_empty() {
-                applied::check(&case.given, &what, &found)?;
+                applied::check(&case.given, what, &found)?;
             }
-            return answer(&found, found.verdict);
         }
-        ["whatif", "bind"] => WhatIfChange::Bind("shop".to_owned(), Box::new(case.manifest.clone())),
-        ["whatif", "taint", node] => WhatIfChange::Taint((*node).into()),
-        ["whatif", "delete-node", node] => WhatIfChange::DeleteNode((*node).into()),
-        ["whatif", "delete", "pvc", name] => WhatIfChange::DeleteClaim(claim(name)),
-        ["whatif", "delete", "vac", name] => WhatIfChange::DeleteAttributesClass((*name).into()),
-        ["whatif", "delete", "pod", name] => WhatIfChange::DeletePod(PodKey::new("shop", name)),
-        other => return Err(format!("{other:?} is no question").into()),
-    };
-    let found = whatif(&snapshot, &change);
-    answer(&found, found.verdict)
-}
-
-fn answer<T: Printed + serde::Serialize>(found: &T, verdict: Verdict) -> Result<Answer, Failed> {
-    let text = text(found, Style::default());
-    Ok(Answer { text, json: serde_json::to_value(found)?, exit: verdict.exit_code() })
+        _ => {}
+    }
+    Ok(case.answer(&question, &snapshot))
 }
