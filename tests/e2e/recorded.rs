@@ -191,10 +191,6 @@ const ASKED: &[(&str, &str)] = &[
     ("a claim is deleted, used by nothing, and its finalizer stays", DELETED_NOW),
     ("s14 two controllers at work", "the server says who writes what"),
     ("in the minutes after, it might be", "the server says who writes what"),
-    (
-        "pods whose node lacks the driver, is out of their volume's reach, cannot mount, attaches by itself, or is dead",
-        MADE_NOW,
-    ),
     ("of one namespace, what is counted is of it", MADE_NOW),
     ("a volume is deleted, and the provisioner that would take its finalizer off is gone", DELETED_NOW),
     (

@@ -126,7 +126,8 @@ fn last_written(view: &View<'_>) {
     }
 }
 
-/// What keeps pods on nodes from starting beside attachments: drivers that a node lacks, mounts that fail.
+/// What keeps pods on nodes from starting beside attachments: drivers that a node lacks, mounts that fail, volumes that are
+/// out of the node's reach, which whole objects show.
 fn pending(view: &View<'_>) {
     let pending = view.snapshot.all(|pod: &Pod| {
         let waits = pod.status.phase == PodPhase::Pending && !pod.metadata.is_terminating();
@@ -135,6 +136,13 @@ fn pending(view: &View<'_>) {
     for pod in pending.iter().take(MOST_PENDING) {
         view.want(|| Read::events_about(&ObjectRef::Pod(pod.key())));
         view.want(|| Read::csi_node(&pod.spec.node_name));
+        view.want(|| Read::object(ObjectRef::Node(pod.spec.node_name.clone())));
+        for claim in claims_of(pod).filter_map(|claim| view.snapshot.objects.claims.get(&claim)) {
+            let volume = Some(&claim.spec.volume_name).filter(|name| !name.is_empty());
+            if let Some(volume) = volume {
+                view.want(|| Read::object(ObjectRef::Volume(volume.clone())));
+            }
+        }
     }
 }
 
