@@ -159,9 +159,12 @@ impl AttachDetach {
     ) -> VolumeView<'a> {
         let state = self.actual.volume(volume);
         let leads_to = |source: &VolumeName| volume_of(&self.objects, source).map(|volume| volume.id);
+        // What a PersistentVolume of an in-tree disk led to before it was labelled is the same disk.
+        let is_one_disk =
+            |source: &VolumeName| self.objects.volumes.get(source).is_some_and(|it| it.spec.in_tree.is_some());
         let is_beside = |node: &NodeName| {
             let wanted = |other: &VolumeId| self.desired.get(other, node).is_some();
-            !wanted(volume) && self.actual.is_beside_another(volume, node, leads_to, wanted)
+            !wanted(volume) && self.actual.is_beside_another(volume, node, (leads_to, is_one_disk), wanted)
         };
         // Who makes it is not read: its `managedFields` are asked for evidence of a second controller alone (S14).
         let made_again = |node: &NodeName| {
@@ -241,9 +244,10 @@ impl AttachDetach {
     fn apply(&mut self, volume: &VolumeId, node: &NodeName, verdict: &NodeVerdict, now: Instant) -> bool {
         // What its node's status is to say.
         let sent = self.dispatcher.last_sent;
+        let is_needed = verdict.forced.is_some() && self.desired.nodes(volume).is_some();
         let node_volume = self.actual.node_volume_mut(volume, node);
         let held = node_volume.may_be_attached();
-        let forced = force_off_the_list(node_volume, verdict);
+        let forced = force_off_the_list(node_volume, verdict, is_needed);
         if node_volume.publish(verdict.report_as_attached, verdict.unpublishes, sent) {
             self.queue.add_node(node.clone());
         }
@@ -254,10 +258,10 @@ impl AttachDetach {
         if let Some(at) = verdict.wake_at {
             self.queue.add_at(at, Key::NodeVolume(volume.clone(), node.clone()));
         }
-        self.force_waits.judged(node, verdict);
         let Room { volumes, new_volumes, .. } = self.dispatcher.room();
         // What is done now. What has no room is judged again when there is room.
         let node_volume = self.actual.node_volume_mut(volume, node);
+        self.force_waits.judged(node, node_volume, verdict);
         match &verdict.step {
             Some(AttachStep::Create(_)) if new_volumes == 0 => {
                 self.queue.add_new(volume.clone(), [node.clone()].into());
@@ -421,15 +425,20 @@ impl AttachDetach {
     }
 }
 
-/// A volume without attachment is forced off the node's list, or given up. Returns what there is to tell of that.
-fn force_off_the_list(node_volume: &mut NodeVolume, verdict: &NodeVerdict) -> Option<(ForceReason, Forced)> {
+/// A volume without attachment is forced off the node's list, or given up. Returns what there is to tell of that. Of what this
+/// process knows by a report alone, a predecessor may have told: it is told once more only if a pod needs it.
+fn force_off_the_list(
+    node_volume: &mut NodeVolume,
+    verdict: &NodeVerdict,
+    is_needed: bool,
+) -> Option<(ForceReason, Forced)> {
     if node_volume.known.is_some() {
         // What is put back was not detached in the end: the next one by force is another.
         node_volume.forced.take_if(|_| verdict.report_as_attached == ReportAsAttached::Yes);
         return None;
     }
     match (verdict.forced, node_volume.forced) {
-        (Some(reason), None) => {
+        (Some(reason), None) if is_needed || node_volume.told.is_attached => {
             node_volume.forced = Some(reason);
             Some((reason, Forced::Begins))
         }

@@ -188,12 +188,13 @@ impl ActualState {
     /// PersistentVolume that it names leads to that one now, which is attached or mounted there, too, and a driver goes by that
     /// name. In a circle of such volumes only what is `wanted` or in use is kept, so that none waits for itself. While there is
     /// no such PersistentVolume, one that comes may lead to any that had the name: those wanted or in use are kept. Of two in
-    /// use, as on a node that is off, neither waits for the other.
+    /// use, as on a node that is off, neither waits for the other. If all that a PersistentVolume ever led to `is_one_disk`, the
+    /// end of each takes it, so they wait only for those that are wanted or in use.
     pub(crate) fn is_beside_another(
         &self,
         volume: &VolumeId,
         node: &NodeName,
-        leads_to: impl Fn(&VolumeName) -> Option<VolumeId>,
+        (leads_to, is_one_disk): (impl Fn(&VolumeName) -> Option<VolumeId>, impl Fn(&VolumeName) -> bool),
         wanted: impl Fn(&VolumeId) -> bool,
     ) -> bool {
         let Some(this) = self.node_volume(volume, node) else { return false };
@@ -201,20 +202,21 @@ impl ActualState {
         let Some(source) = source_of(this) else { return false };
         let on_node = |other: &VolumeId| self.node_volume(other, node).filter(|_| other != volume);
         let is_used = |it: &NodeVolume| !this.in_use && it.in_use && it.mount != Mount::No;
-        if let Some(other) = leads_to(&source) {
-            let is_there = |it: &NodeVolume| {
-                it.attachment().is_some() || it.may_be_made_by_us() || it.is_mounted(wanted(&other))
-            };
+        let is_there = |it: &NodeVolume, is_wanted: bool| {
+            it.attachment().is_some() || it.may_be_made_by_us() || it.is_mounted(is_wanted)
+        };
+        if let Some(other) = leads_to(&source).filter(|_| !is_one_disk(&source)) {
             let next = |of: &VolumeId| leads_to(&source_of(self.node_volume(of, node)?)?);
             let is_circle =
                 || iter::successors(Some(other.clone()), next).take(LONGEST_CIRCLE).any(|it| it == *volume);
+            let is_wanted = wanted(&other);
             return on_node(&other)
-                .is_some_and(|it| is_there(it) && (wanted(&other) || is_used(it) || !is_circle()));
+                .is_some_and(|it| is_there(it, is_wanted) && (is_wanted || is_used(it) || !is_circle()));
         }
         let mut others =
             self.of_source(&source, node).chain(self.second_volumes_of(&volume.attachment_name(node)));
         others.any(|other| {
-            let is_kept = |it: &NodeVolume| is_used(it) || it.attachment().is_some() && wanted(&other);
+            let is_kept = |it: &NodeVolume| is_used(it) || wanted(&other) && is_there(it, true);
             on_node(&other).is_some_and(is_kept)
         })
     }

@@ -28,7 +28,8 @@ impl ActualState {
     /// Forgets what is reported in use where no pod runs with it, and is elsewhere by now:
     ///
     /// * What a predecessor gave up by force: the node is not Ready. Why, does not show; but a leader forces nothing before
-    ///   its time, and takes off the list before it gives to another.
+    ///   its time, takes off the list before it gives to another, and gave to none before that. So an attachment that is
+    ///   going from another node shows it, too.
     /// * What a kubelet only announces: the volume is exclusive, another node lists it, this one has no attachment, and a
     ///   pod `waits` here.
     pub(in crate::attach_detach) fn forget_reports(
@@ -37,7 +38,7 @@ impl ActualState {
         waits: impl Fn(&VolumeId, &NodeName) -> bool,
     ) {
         for (volume, state) in &mut self.volumes {
-            if !state.nodes.values().any(|node_volume| stays(node_volume)) {
+            if !state.nodes.values().any(|node_volume| is_there(node_volume)) {
                 continue;
             }
             let is_listed = state.nodes.values().any(|node_volume| node_volume.listed);
@@ -47,7 +48,7 @@ impl ActualState {
                 let has_attachment =
                     node_volume.known.is_some() || state.foreign.values().any(|node| node == name);
                 let is_announced = is_listed && !has_attachment && waits(volume, name);
-                if (is_down || is_announced) && !stays(node_volume) && !runs(volume, name) {
+                if (is_down || is_announced) && !is_there(node_volume) && !runs(volume, name) {
                     node_volume.mount = Mount::No;
                 }
             }
@@ -56,7 +57,7 @@ impl ActualState {
 
     /// Whether the volume is somewhere, by more than a report that it is in use.
     pub(in crate::attach_detach) fn is_settled(&self, volume: &VolumeId) -> bool {
-        self.volume(volume).is_some_and(|state| state.nodes.values().any(|node_volume| stays(node_volume)))
+        self.volume(volume).is_some_and(|state| state.nodes.values().any(|node_volume| is_there(node_volume)))
     }
 
     /// Goes on with what has waited there for so long.
@@ -70,7 +71,7 @@ impl ActualState {
     }
 }
 
-/// Whether the volume is listed or attached there, and not on its way out.
-fn stays(node_volume: &NodeVolume) -> bool {
-    node_volume.listed || (node_volume.known.is_some() && !node_volume.is_going())
+/// Whether the volume is listed there, or has an attachment, if only one that is going.
+fn is_there(node_volume: &NodeVolume) -> bool {
+    node_volume.listed || node_volume.known.is_some()
 }
