@@ -197,7 +197,7 @@ impl FenceWatch {
                 if is_news {
                     tracing::warn!(reason = why, "the fence is lost");
                     // The alarm says the same.
-                    let _ = self.event(why, now).map(|event| self.events.record(event));
+                    self.event(why, now).into_iter().for_each(|event| self.events.record(event));
                 }
             }
         }

@@ -282,7 +282,7 @@ async fn s47_what_was_recorded_is_written_after_a_part_has_died() {
         let (involved, message) = (Involved::object(&node), message.to_owned());
         let (novelty, subject) = (Novelty::New, None);
         let event = Event { involved, r#type: EventType::Normal, reason: "Test", message, novelty, subject };
-        queue.for_component("test").record(event).unwrap();
+        queue.for_component("test").record(event);
     };
     record("while it leads");
     tokio::time::sleep(Duration::from_secs(1)).await;

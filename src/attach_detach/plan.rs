@@ -160,8 +160,9 @@ impl AttachDetach {
         let state = self.actual.volume(volume);
         let leads_to = |source: &VolumeName| volume_of(&self.objects, source).map(|volume| volume.id);
         // What a PersistentVolume of an in-tree disk led to before it was labelled is the same disk.
-        let is_one_disk =
-            |source: &VolumeName| self.objects.volumes.get(source).is_some_and(|it| it.spec.in_tree.is_some());
+        let is_one_disk = |source: &VolumeName| {
+            self.objects.volumes.get(source).is_some_and(|it| it.spec.in_tree.is_some())
+        };
         let is_beside = |node: &NodeName| {
             let wanted = |other: &VolumeId| self.desired.get(other, node).is_some();
             !wanted(volume) && self.actual.is_beside_another(volume, node, (leads_to, is_one_disk), wanted)

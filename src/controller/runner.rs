@@ -152,6 +152,13 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         if let Some(plan) = self.controller.unplanned() {
             self.carry_out(plan, Instant::now());
         }
+        // The writer still has time, and a successor does not tell what has happened.
+        let lost = self.reporting.events.take_lost();
+        let count = lost.filter_map(|event| self.events.offer(event).err()).count();
+        if count > 0 {
+            self.events.count_lost(count);
+            tracing::warn!(count, reason = "their queue is full", "events were left unwritten");
+        }
     }
 
     fn take_changes(&mut self) {
@@ -185,8 +192,9 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
             self.under_way.spawn(self.executor.perform(call));
         }
         for (key, event) in events {
-            if let Err(lost) = self.events.record(event) {
-                self.reporting.events.lost((key, lost), now);
+            if let Err(lost) = self.events.offer(event) {
+                let given_up = self.reporting.events.lost((key, lost), now);
+                self.events.count_lost(given_up.into());
             }
         }
         wake_at.into_iter().chain(self.reporting.events.next_due()).chain(self.executor.next_due()).min()

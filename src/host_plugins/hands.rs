@@ -102,7 +102,7 @@ async fn copy(api: Api<PodEvent>, pod: Uid, volume: Involved, recorder: EventRec
         if seen.insert(event.metadata.uid) {
             let warns = event.type_.as_deref() == Some("Warning");
             let message = event.message.unwrap_or_default();
-            let _lost = recorder.record(events::recycler_pod(volume.clone(), warns, &message));
+            recorder.record(events::recycler_pod(volume.clone(), warns, &message));
         }
     }
 }

@@ -196,15 +196,14 @@ impl<K: Ord + Clone> RecordedEvents<K> {
         news
     }
 
-    /// An event never reached the writer.
-    pub fn lost(&mut self, (key, event): Keyed<K>, now: Instant) {
+    /// An event never reached the writer. Returns whether another one is given up for it.
+    pub fn lost(&mut self, (key, event): Keyed<K>, now: Instant) -> bool {
         let again = now + AFTER_LOSS;
         // What a write has caused is over by the next look.
         let Some(key) = key.filter(|_| event.novelty != Novelty::New) else {
-            if self.lost.len() == LOST {
-                self.lost.pop_front();
-            }
-            return self.lost.push_back((again, event));
+            let given_up = (self.lost.len() == LOST).then(|| self.lost.pop_front());
+            self.lost.push_back((again, event));
+            return given_up.is_some();
         };
         let mut recorded = self.remove(&key);
         for recorded in &mut recorded {
@@ -216,6 +215,12 @@ impl<K: Ord + Clone> RecordedEvents<K> {
             }
         }
         self.keep(&key, recorded);
+        false
+    }
+
+    /// All events of what has happened that never reached the writer.
+    pub fn take_lost(&mut self) -> impl Iterator<Item = Event> {
+        self.lost.drain(..).map(|(_, event)| event)
     }
 
     fn take_due(&mut self, now: Instant) -> Vec<Keyed<K>> {

@@ -5,11 +5,12 @@
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{AttemptError, Candidacy, Elector, Role};
 use crate::{
+    backoff::silence_pause,
     call::{CallError, Request, Verb},
     lease::{self, Action, Fitness, Notes, Observed},
 };
@@ -187,28 +188,30 @@ impl Elector {
         }
     }
 
+    /// Tries as long as it has time: an API server may be restarted together with this process, and another one answers. A
+    /// renewal whose answer was lost has changed the revision, so the lease is read before the next try.
     async fn release(&mut self) -> Result<(), CallError> {
         let identity = self.candidacy.identity.clone();
         let notes = self.notes(Role::Leader { seeks_successor: false });
-        let body =
-            |observed: &Observed| lease::released(observed, &identity, notes.clone(), Timestamp::now());
-        let mut request = self.observed.as_ref().and_then(body);
-        if request.is_none() {
-            return Ok(());
-        }
-        let result = match self.write(Verb::Update, request).await {
-            // A renewal whose answer was lost has changed the revision: read it and try once more.
-            Err(CallError::Conflict(_)) => {
-                let observed = self.read().await?;
-                request = body(&observed);
-                if request.is_none() {
-                    return Ok(());
+        let mut failures = 0;
+        loop {
+            let body =
+                |observed: &Observed| lease::released(observed, &identity, notes.clone(), Timestamp::now());
+            let Some(request) = self.observed.as_ref().and_then(body) else { return Ok(()) };
+            match self.write(Verb::Update, Some(request)).await {
+                Ok(_) => break,
+                Err(CallError::Conflict(_)) => {}
+                Err(error @ CallError::Refused { .. }) => return Err(error),
+                Err(error) => {
+                    failures += 1;
+                    tracing::warn!(lease = %self.lease(), %error, "could not release the lease yet");
+                    sleep(silence_pause(failures, fastrand::f64())).await;
                 }
-                self.write(Verb::Update, request).await
             }
-            result => result,
-        };
-        result?;
+            if let Ok(observed) = self.read().await {
+                self.observed = Some(observed);
+            }
+        }
         tracing::info!(lease = %self.lease(), "released the lease");
         Ok(())
     }

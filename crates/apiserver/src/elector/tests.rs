@@ -19,6 +19,7 @@ mod deleted_lease;
 mod grace;
 mod note;
 mod pulse;
+mod release;
 
 /// Where the note of a leader is.
 const NOTE: &str = "example.com/note";
@@ -434,21 +435,6 @@ async fn m5_a_slow_lease_is_kept() {
     running.release.cancel();
     running.end().await.unwrap();
     start(&server, "b", async {}).wins_within(20).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn s37_the_lease_is_not_released_before_every_write_is_over() {
-    for (under_way, holder) in [(4, ""), (12, "a")] {
-        let server = Server::default();
-        let running = start(&server, "a", async {});
-        running.wins_within(FIRST + 1).await;
-        let began = Instant::now();
-        running.leadership.landing().leaves(began + Duration::from_secs(under_way));
-        running.release.cancel();
-        running.end().await.unwrap();
-        assert_eq!(server.holder(), holder, "{under_way}");
-        assert!(began.elapsed() >= Duration::from_secs(under_way.min(5)));
-    }
 }
 
 #[tokio::test(start_paused = true)]

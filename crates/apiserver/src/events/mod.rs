@@ -192,17 +192,26 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// Records an event, with the time of now; when the queue is full it is counted and handed back, for the caller that can
-    /// record it again later.
+    /// Records an event, with the time of now. If the queue is full, it is lost, and counted.
+    pub fn record(&self, event: Event) {
+        if self.offer(event).is_err() {
+            self.count_lost(1);
+        }
+    }
+
+    /// Records an event, or hands it back to a caller that can record it again later.
     ///
     /// # Errors
     /// The queue is full.
     #[allow(clippy::result_large_err, reason = "the event that found no room is handed back")]
-    pub fn record(&self, event: Event) -> Result<(), Event> {
-        self.queue.reports.try_send(Report::new(self.component, event)).map_err(|error| {
-            self.queue.losses.of(Loss::QueueFull).inc();
-            error.into_inner().event
-        })
+    pub fn offer(&self, event: Event) -> Result<(), Event> {
+        let sent = self.queue.reports.try_send(Report::new(self.component, event));
+        sent.map_err(|error| error.into_inner().event)
+    }
+
+    /// So many events that found no room are given up.
+    pub fn count_lost(&self, count: usize) {
+        self.queue.losses.of(Loss::QueueFull).inc_by(count as u64);
     }
 }
 

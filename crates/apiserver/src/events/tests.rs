@@ -128,7 +128,7 @@ async fn written_beside(
     let recorder = queue.for_component("attachdetach-controller");
     for (pause, event) in events {
         sleep(Duration::from_secs(pause)).await;
-        recorder.record(event).unwrap();
+        recorder.record(event);
     }
     stop.cancel();
     running.await.unwrap();
@@ -150,7 +150,7 @@ async fn s47_at_the_end_events_are_written_after_the_term_and_those_for_which_th
     let caller = caller_of(&server, leadership.clone());
     let recorder = queue.for_component("attachdetach-controller");
     for number in 0..5 {
-        recorder.record(event(&format!("slow-{number}"), "")).unwrap();
+        recorder.record(event(&format!("slow-{number}"), ""));
     }
     server.lock().unwrap().takes = Duration::from_secs(10);
     let running = tokio::spawn(writer.run(caller, "host_1".to_owned(), stop.clone()));
@@ -193,8 +193,8 @@ fn what_does_not_fit_is_counted_and_never_blocks() {
     let metrics = Metrics::default();
     let (queue, _writer) = EventQueue::new(&metrics).unwrap();
     let recorder = queue.for_component("attachdetach-controller");
-    for number in 0..QUEUE + 3 {
-        assert_eq!(recorder.record(event("a", "")).is_ok(), number < QUEUE);
+    for _number in 0..QUEUE + 3 {
+        recorder.record(event("a", ""));
     }
     let text = metrics.text().unwrap();
     assert!(text.contains("mooring_events_dropped_total{cause=\"queue_full\"} 3"), "{text}");
