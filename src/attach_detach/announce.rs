@@ -4,7 +4,7 @@
 //! wait that they are about has lasted for a while, and events of what has happened. Which of them are recorded, and when
 //! again, is up to [`RecordedEvents`](crate::controller::report::events::RecordedEvents).
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use apiserver::{
     events::Event,
@@ -96,7 +96,7 @@ impl Look<'_> {
                 // A pod that takes the place of another finds it attached: that is no news.
                 let is_attached =
                     self.told.is_attached && node_volume.is_some_and(NodeVolume::may_be_attached);
-                self.told = Told { is_attached, held_since: None };
+                self.told = Told { is_attached, ..Told::default() };
                 self.events.push(EventUpdate::Forget(self.key()));
             }
         }
@@ -165,9 +165,10 @@ impl Look<'_> {
         let holders = &self.contention.holders;
         let beside = holders.iter().filter(|(other, ..)| other != self.node);
         let users = beside.flat_map(|(.., pods)| pods).cloned().collect();
-        // Its own node has it by a VolumeAttachment of another volume.
+        // If not, its own node has it by a VolumeAttachment of another volume.
         let is_elsewhere = holder != self.node;
-        if is_elsewhere || self.is_exclusive() {
+        if is_elsewhere {
+            self.told.is_multi_attach = true;
             self.hold(MULTI_ATTACH, &Announcement::held_elsewhere(users), IMMEDIATELY);
         }
         let waiting = holders.iter().find(|(name, ..)| is_elsewhere && name == holder);
@@ -187,12 +188,15 @@ impl Look<'_> {
                 let kind = |name: &AttachmentName| match known.actual.identity(name) {
                     Some(identity) if identity.ours => OtherAttachment::Earlier,
                     _ if known.actual.is_unexplained_end(name) => OtherAttachment::Ending,
-                    _ => OtherAttachment::Foreign,
+                    Some(_) => OtherAttachment::Foreign,
+                    None => OtherAttachment::Unexplained,
                 };
                 let others = known.actual.volume(self.volume).into_iter().flat_map(|state| &state.foreign);
                 let others = others.filter(|(_, node)| *node == holder);
                 let others = others.map(|(name, _)| (name, kind(name)));
-                let others = others.filter(|(_, kind)| is_elsewhere || *kind != OtherAttachment::Foreign);
+                let is_anothers =
+                    |kind| matches!(kind, OtherAttachment::Foreign | OtherAttachment::Unexplained);
+                let others = others.filter(|(_, kind)| is_elsewhere || !is_anothers(*kind));
                 let other = others.max_by_key(|(_, kind)| *kind);
                 let there = known.actual.node_volume(self.volume, holder);
                 // Without attachments, the list and the report are all there is.
@@ -210,20 +214,16 @@ impl Look<'_> {
         self.events.push(EventUpdate::Lasting(self.key(), HOLDER, events, EventPatience { waits, lasts }));
     }
 
-    fn is_exclusive(&self) -> bool {
-        let is_by_attachments = self.known.actual.volume(self.volume).is_some_and(|state| state.is_exclusive);
-        is_by_attachments || self.known.desired.is_exclusive(self.volume)
-    }
-
     fn is_free(&mut self) {
         let Some(since) = self.told.held_since.take() else { return };
+        let is_multi_attach = mem::take(&mut self.told.is_multi_attach);
         for topic in [MULTI_ATTACH, HOLDER] {
             self.is_over(topic);
         }
         // If not, another controller attached it here, too.
         let holders = self.known.actual.volume(self.volume).into_iter();
         let mut holders = holders.flat_map(|state| state.holders(self.known.desired.nodes(self.volume)));
-        if holders.all(|holder| holder == self.node) {
+        if is_multi_attach && holders.all(|holder| holder == self.node) {
             let waited = self.known.now.saturating_duration_since(since);
             self.happened(&Announcement::freed(waited.as_secs()));
         }

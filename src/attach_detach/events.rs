@@ -191,6 +191,8 @@ fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
 pub enum OtherAttachment {
     /// Another party's.
     Foreign,
+    /// One that nothing explains.
+    Unexplained,
     /// One that nothing explains, and that is being deleted.
     Ending,
     /// Ours, of an earlier volume of the same PersistentVolume.
@@ -216,6 +218,9 @@ fn holding(waiting: Option<&Waiting>, other: Option<(&AttachmentName, OtherAttac
         }
         (None, Some((name, OtherAttachment::Foreign))) => {
             format!("VolumeAttachment {name}, which another writer made, has to be deleted first")
+        }
+        (None, Some((name, OtherAttachment::Unexplained))) => {
+            format!("VolumeAttachment {name}, which no known volume explains, has to be deleted first")
         }
     }
 }

@@ -177,7 +177,7 @@ impl AttachDetach {
         };
         let stand_off = |node: &NodeName| {
             // Its driver would take another volume from this node in its place (S44).
-            let conflict = || ConflictingNode { node: node.clone(), is_attached: true };
+            let conflict = || ConflictingNode { node: node.clone(), is_attached: true, is_own: true };
             let beside = || is_beside(node).then(|| Waiting::HeldByNode { conflict: conflict() });
             let is_held = state.is_some_and(|state| state.nodes.contains_key(node));
             let is_unreadable = is_held && self.unknown_needs.are_on(node);

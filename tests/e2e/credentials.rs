@@ -145,8 +145,9 @@ async fn behind_a_proxy(stage: Stage) {
     }
 }
 
-/// A leader loses its lease and ends, as for any outage, and the process that is started again reads what is there now.
-/// (A standby ends after three minutes: crates/apiserver/src/connect.)
+/// A leader loses its lease and ends, as for any outage, and the process that is started again, as a kubelet does, reads what is
+/// there now and leads, though the standby beside it does not reach the server. (It ends after three minutes:
+/// crates/apiserver/src/connect.)
 async fn rotation(stage: Stage) {
     let mut plane = ControlPlane::start(&stage.real().assets).await;
     let token = install(&plane).await;
@@ -160,6 +161,8 @@ async fn rotation(stage: Stage) {
     };
     let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
     until(leases, "mooring", "somebody leads", held).await;
+    let standby = launch.start_process(PROGRAM, &kubeconfig);
+    standby.ready().await;
     let log = leader.log().cloned().unwrap_or_default();
 
     plane.rotate_authority().await;
@@ -175,4 +178,6 @@ async fn rotation(stage: Stage) {
     cluster.bound_pair("v1", "c1").await;
     cluster.pod("p1", "n1", &["c1"]).await;
     cluster.published("n1", &["v1"]).await;
+    assert_eq!(standby.visit("/livez", None).await.0, http::StatusCode::OK);
+    assert!(standby.log().is_some_and(|log| log.count("certificate") > 0), "it does not reach the server");
 }

@@ -127,9 +127,9 @@ impl Exclusive {
     /// The node that keeps this one from attaching.
     pub(crate) fn conflict_of(&self, node: &NodeName) -> Option<ConflictingNode> {
         if let Some(holder) = self.holders.iter().find(|holder| *holder != node) {
-            return Some(ConflictingNode { node: holder.clone(), is_attached: true });
+            return Some(ConflictingNode { node: holder.clone(), is_attached: true, is_own: false });
         }
         let first = self.first.as_ref().filter(|first| *first != node)?;
-        Some(ConflictingNode { node: first.clone(), is_attached: false })
+        Some(ConflictingNode { node: first.clone(), is_attached: false, is_own: false })
     }
 }

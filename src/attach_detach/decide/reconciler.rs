@@ -75,7 +75,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
         let desired = view.desired_nodes.and_then(|desired_nodes| desired_nodes.get(node));
         let desired = desired.filter(|_| !view.leftovers.contains(node));
         let conflict = view.exclusive.and_then(|exclusive| exclusive.conflict_of(node));
-        let own = || ConflictingNode { node: node.clone(), is_attached: true };
+        let own = || ConflictingNode { node: node.clone(), is_attached: true, is_own: true };
         let conflict = match conflict {
             Some(conflict) if conflict.is_attached => Some(conflict),
             conflict => view.losing.contains(node).then(own).or(conflict),

@@ -62,11 +62,19 @@ pub struct ConflictingNode {
     pub node: NodeName,
     /// Whether the volume is, or may be, attached there, or a pod there merely comes first.
     pub is_attached: bool,
+    /// Whether it is the node itself, which has another volume of the same PersistentVolume.
+    pub is_own: bool,
 }
 
 impl fmt::Display for ConflictingNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, is_attached } = self;
+        let Self { node, is_attached, is_own } = self;
+        if *is_own {
+            return write!(
+                f,
+                "another volume of its PersistentVolume is on node {node}, too, and comes first"
+            );
+        }
         if *is_attached {
             return write!(f, "node {node} holds the volume, which is for one node alone");
         }

@@ -67,6 +67,8 @@ pub struct Told {
     pub is_attached: bool,
     /// Since when another node has held it, as they were told.
     pub held_since: Option<Instant>,
+    /// Whether they were told that another node has it.
+    pub is_multi_attach: bool,
 }
 
 /// A VolumeAttachment of the computed name, and what became of our requests to delete it.
