@@ -33,7 +33,7 @@ pub struct Back {
 }
 
 /// What a stubborn writer undoes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
 pub enum Undo {
     Attachment,
     List,
@@ -57,7 +57,7 @@ pub enum Act {
         node: usize,
         after: Duration,
     },
-    /// Sixty pods share a claim.
+    /// Sixty pods share a claim that has no volume yet, and for a while no node takes any.
     Crowd {
         claim: usize,
     },
@@ -281,6 +281,8 @@ pub struct Script {
     pub has_all: bool,
     /// Two replicas with a lease, else one without.
     pub has_replicas: bool,
+    /// Sixty pods share a claim, whose volume takes seconds to make.
+    pub has_crowd: bool,
     /// One of the volumes is on iSCSI.
     pub has_iscsi: bool,
     /// One of the volumes may be shared.
@@ -335,15 +337,17 @@ impl Script {
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let rng = &mut rng;
-        let is_provisioned = rng.u8(..3) == 0 || seed % 10 == 3;
+        let has_crowd = seed % 10 == 3;
+        let is_provisioned = rng.u8(..3) == 0 || has_crowd;
         // What acts and worlds got later is drawn from numbers of its own, so that the others stay as they were.
         let more = &mut Rng::with_seed(!seed);
         let mut script = Self {
             seed,
             is_provisioned,
-            is_delayed: if is_provisioned { rng.bool() || seed % 10 == 3 } else { more.u8(..4) == 0 },
+            is_delayed: if is_provisioned { rng.bool() || has_crowd } else { more.u8(..4) == 0 },
             has_all: seed.is_multiple_of(3),
             has_replicas: rng.bool(),
+            has_crowd,
             has_iscsi: rng.bool(),
             has_shared: rng.u8(..4) == 0,
             has_odd_names: rng.u8(..5) == 0,
@@ -366,7 +370,7 @@ impl Script {
             let act = Act::RemakeClaim { claim, node, has_volume: true };
             script.steps.push(Step { pause: Duration::from_secs(5), act, kill: None });
         }
-        if seed % 10 == 3 {
+        if has_crowd {
             let act = Act::Crowd { claim: rng.usize(..6) };
             script.steps.push(Step { pause: Duration::from_secs(5), act, kill: None });
         }
@@ -377,6 +381,7 @@ impl Script {
                 _ => seconds(rng, 1..if long { 90 } else { 25 }),
             };
             if pause > left {
+                script.steps.extend(Self::last(seed, rng));
                 return script;
             }
             left -= pause;
@@ -420,6 +425,20 @@ impl Script {
                 script.steps.push(Step { pause: Duration::from_secs(5), act, kill: None });
             }
         }
+    }
+
+    /// In every tenth seed claims and volumes come at last while requests fail: what is in doubt then is settled soon.
+    fn last(seed: u64, rng: &mut Rng) -> Vec<Step> {
+        if seed % 10 != 5 {
+            return Vec::new();
+        }
+        let step = |pause, act| Step { pause: Duration::from_millis(pause), act, kill: None };
+        let faults = Act::Faults { seed: rng.u64(..), time: seconds(rng, 2..5) };
+        let volumes =
+            (0..3).map(|volume| Act::RemakeVolume { volume, has_other_handle: true, keeps_claim: false });
+        let claims = (0..6).map(|claim| Act::RemakeClaim { claim, node: 0, has_volume: false });
+        let made = volumes.chain(claims).map(|act| step(20, act));
+        [step(20_000, faults)].into_iter().chain(made).collect()
     }
 
     fn act_drawn_later(rng: &mut Rng) -> Act {

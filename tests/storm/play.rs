@@ -29,7 +29,7 @@ use crate::{
     acts::{Act, Kill, Script, WATCHED},
     hands::Hands,
     in_process,
-    world::{World, watched},
+    world::{Fight, World, watched},
 };
 
 const NAMESPACE: &str = "mooring-system";
@@ -58,6 +58,8 @@ pub struct Record {
     pub late: Vec<(Instant, Instant)>,
     /// From when to when requests failed.
     pub faults: Vec<(Instant, Instant)>,
+    /// What stubborn writers undid each time, and until when.
+    pub fights: Vec<Fight>,
     /// The revision at which the last kill came, in the calm, and when.
     pub killed: u64,
     pub killed_at: Instant,
@@ -220,7 +222,7 @@ impl Daemons {
 
 async fn run(script: &Script) -> Record {
     let began = Instant::now();
-    let server = Embedded::new(in_process::start).late_by(&script.lags);
+    let server = Embedded::new(in_process::start).late_by(&script.lags, script.seed);
     let times = note_times(server.embedded().unwrap().clone());
     let namespace = format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {NAMESPACE}}}}}");
     Cluster::new(server.client(User::Admin)).apply(&namespace).await;
@@ -236,8 +238,8 @@ async fn run(script: &Script) -> Record {
     let attacher = Attacher::start(server.client(User::Attacher), DRIVER, attacher);
     let kubelets = KubeletBehaviour { storage: storage.clone(), ..KubeletBehaviour::default() };
     let kubelets = Kubelets::start(server.client(User::Kubelets), kubelets);
-    let provisioner =
-        ProvisionerBehaviour { create: short.clone(), delete: short, ..ProvisionerBehaviour::default() };
+    let create = if script.has_crowd { Reaction::Succeed(Duration::from_secs(2)) } else { short.clone() };
+    let provisioner = ProvisionerBehaviour { create, delete: short, ..ProvisionerBehaviour::default() };
     let _provisioner = Provisioner::start(server.client(User::Provisioner), DRIVER, provisioner);
     let _scheduler = Scheduler::start(server.client(User::Scheduler));
     // Where the daemon is all of these controllers, it protects by itself.
@@ -260,7 +262,7 @@ async fn run(script: &Script) -> Record {
             }
         }
     }
-    world.calm().await;
+    let fights = world.calm().await;
     daemons.calm().await;
     sleep(CALM).await;
     let (killed, killed_request) = (server.revision().await, server.recorded());
@@ -283,6 +285,7 @@ async fn run(script: &Script) -> Record {
         starts,
         late,
         faults,
+        fights,
         killed,
         killed_at,
         killed_request,

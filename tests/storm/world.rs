@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeSet,
+    mem,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -10,10 +11,10 @@ use std::{
 use serde_json::{Value, json};
 use test_support::cluster::DRIVER;
 use testbed::actors::{Attacher, Kubelets, Reaction, attachment_name};
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
-    acts::{Act, Script, WATCHED},
+    acts::{Act, Script, Undo, WATCHED},
     hands::{Hands, name},
 };
 
@@ -44,6 +45,15 @@ struct Troubles {
     boots: [usize; 3],
 }
 
+/// What a stubborn writer undoes each time, and until when.
+#[derive(Clone, Debug)]
+pub struct Fight {
+    pub undo: Undo,
+    /// The key of the object.
+    pub name: String,
+    pub until: Instant,
+}
+
 /// The world, and those who act in it.
 pub struct World {
     script: Script,
@@ -54,6 +64,7 @@ pub struct World {
     pods: usize,
     handles: usize,
     troubles: Arc<Mutex<Troubles>>,
+    fights: Arc<Mutex<Vec<Fight>>>,
     pub attacher: Attacher,
     pub kubelets: Kubelets,
     /// What goes on beside the script, and ends with the acts.
@@ -71,6 +82,7 @@ impl World {
             pods: 0,
             handles: 0,
             troubles: Arc::default(),
+            fights: Arc::default(),
             attacher,
             kubelets,
             beside: JoinSet::new(),
@@ -258,6 +270,22 @@ impl World {
         }
     }
 
+    async fn crowd(&mut self, claim: usize) {
+        let cordon = |is_cordoned: bool| json!({ "spec": { "unschedulable": is_cordoned } });
+        for node in 0..3 {
+            self.hands.patch(&self.node(node), &cordon(true)).await;
+        }
+        // The pods that there are at first use the others.
+        let claim = 4 + claim % 2;
+        for pod in 0..60 {
+            self.pod(claim, pod % 3, "crowd").await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        for node in 0..3 {
+            self.hands.patch(&self.node(node), &cordon(false)).await;
+        }
+    }
+
     pub async fn act(&mut self, act: &Act) {
         let hands = self.hands.clone();
         match *act {
@@ -267,11 +295,7 @@ impl World {
                 tokio::time::sleep(after).await;
                 hands.remove(&pod).await;
             }
-            Act::Crowd { claim } => {
-                for pod in 0..60 {
-                    self.pod(claim, pod % 3, "crowd").await;
-                }
-            }
+            Act::Crowd { claim } => self.crowd(claim).await,
             Act::DeletePod { pod, by_force } => {
                 let pods = hands.list(PODS).await;
                 if pods.is_empty() {
@@ -353,9 +377,14 @@ impl World {
         }
     }
 
-    /// Ends all troubles: machines and driver are well again, and nothing more is done by people.
-    pub async fn calm(&mut self) {
+    /// Ends all troubles: machines and driver are well again, and nothing more is done by people. Returns what stubborn
+    /// writers undid.
+    pub async fn calm(&mut self) -> Vec<Fight> {
         self.beside.shutdown().await;
+        let mut fights = mem::take(&mut *self.fights.lock().unwrap());
+        for fight in &mut fights {
+            fight.until = fight.until.min(Instant::now());
+        }
         let broken = self.script.broken.map(|volume| self.volumes[volume].clone());
         self.attacher.change(|behaviour| {
             behaviour.attach_of.retain(|name, _| Some(name) == broken.as_ref());
@@ -380,6 +409,7 @@ impl World {
             }
             self.make_class(class).await;
         }
+        fights
     }
 }
 
@@ -441,6 +471,11 @@ fn pod_object(name: &str, mut volume: Value) -> Value {
 pub fn attachment_of(disk: &str, machine: &str) -> Option<String> {
     let (driver, handle) = disk.strip_prefix("kubernetes.io/csi/")?.split_once('^')?;
     Some(attachment_name(handle, driver, machine))
+}
+
+/// Whether the volumes of a node are the daemon's to attach.
+pub fn is_managed(node: &Value) -> bool {
+    node["metadata"]["annotations"][MANAGED].is_string()
 }
 
 /// Plural of a watched kind.

@@ -14,7 +14,12 @@ use test_support::{
 use testbed::actors::{Fact, Step};
 use tokio::time::Instant;
 
-use crate::{acts::Script, judges, play::Record};
+use crate::{
+    acts::{Script, Undo},
+    judges,
+    play::Record,
+    world::Fight,
+};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,6 +52,9 @@ struct Happening {
     /// The daemon is killed for the last time.
     #[serde(default)]
     killed: bool,
+    /// A stubborn writer undoes this of an object no more.
+    #[serde(default)]
+    stops: Option<(Undo, String)>,
     /// So often, so many seconds apart.
     #[serde(default)]
     times: Option<[u64; 2]>,
@@ -94,6 +102,7 @@ fn record(happenings: &[Happening]) -> Record {
         starts: Vec::new(),
         late: Vec::new(),
         faults: Vec::new(),
+        fights: Vec::new(),
         killed: u64::MAX,
         killed_at: began,
         killed_request: usize::MAX,
@@ -117,6 +126,9 @@ fn record(happenings: &[Happening]) -> Record {
                 if let Some([disk, machine]) = place.clone() {
                     record.facts.push(Fact { at, disk, machine, step });
                 }
+            }
+            if let Some((undo, name)) = happening.stops.clone() {
+                record.fights.push(Fight { undo, name, until: at });
             }
             if happening.killed {
                 (record.killed, record.killed_request) = (revision, record.requests.len());

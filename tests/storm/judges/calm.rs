@@ -21,6 +21,8 @@ use crate::{
 
 /// An attacher that is well has detached what was deleted so long ago.
 const DETACHED: Duration = Duration::from_mins(10);
+pub(super) const BESIDE_FREE: &str = "calm: Pending beside a free volume";
+pub(super) const HALF_BOUND: &str = "calm: half-bound";
 /// So long an event is not told again while it holds.
 const STANDS: Duration = Duration::from_mins(45);
 
@@ -109,7 +111,7 @@ fn phase(object: &Value) -> &str {
     object["status"]["phase"].as_str().unwrap_or_default()
 }
 
-fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Option<&'static str> {
+pub(super) fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Option<&'static str> {
     if is_terminating(claim) {
         return None;
     }
@@ -131,7 +133,7 @@ fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Option<&'static 
     match phase(claim) {
         "Bound" => None,
         "Lost" => volume.filter(|volume| names_it(volume)).map(|_| "calm: Lost with its volume"),
-        _ if volume.is_some_and(is_its) => Some("calm: half-bound"),
+        _ if volume.is_some_and(is_its) => Some(HALF_BOUND),
         _ => {
             let fits = |volume: &Value| has_its_class(volume) && !is_terminating(volume);
             // No claim may name it, or it is that one's.
@@ -146,14 +148,14 @@ fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Option<&'static 
             let class = class.and_then(|class| objects.get("storageclasses", class));
             let is_delayed = class.is_some_and(|class| class["volumeBindingMode"] == "WaitForFirstConsumer");
             if free && !is_delayed {
-                return Some("calm: Pending beside a free volume");
+                return Some(BESIDE_FREE);
             }
             // What holds its UID and suits it is its volume; what does not suit it lets it wait (S19).
             let holds = |volume: &&Value| volume["spec"]["claimRef"]["uid"] == uid(claim);
             let mut held =
                 objects.all("persistentvolumes").map(|(_, volume)| volume).filter(holds).peekable();
             if held.peek().is_some() {
-                return held.all(fits).then_some("calm: half-bound");
+                return held.all(fits).then_some(HALF_BOUND);
             }
             asks_nobody(objects, claim).then_some("calm: its class's provisioner is not asked")
         }
@@ -253,9 +255,9 @@ fn is_announced_elsewhere(record: &Record, objects: &Objects, event: &Value) -> 
 
 /// By UID of a pod, and disk: it was given that once, as its claim was bound to the disk's volume, and it ran or its node
 /// listed the disk.
-type Given = BTreeSet<(String, String)>;
+pub(super) type Given = BTreeSet<(String, String)>;
 
-fn given(record: &Record, timeline: &Timeline) -> Given {
+pub(super) fn given(record: &Record, timeline: &Timeline) -> Given {
     let mut given = Given::new();
     timeline.fold(|objects, moment| {
         let is_read = ["pods", "persistentvolumeclaims", "persistentvolumes", "nodes"];
@@ -279,7 +281,7 @@ fn given(record: &Record, timeline: &Timeline) -> Given {
 }
 
 /// Whether a pod of the node was given the volume of an attachment: it stays its own until the pod ends (S44).
-fn is_given(objects: &Objects, given: &Given, attachment: &Value) -> bool {
+pub(super) fn is_given(objects: &Objects, given: &Given, attachment: &Value) -> bool {
     let source = attachment["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
     let Some(disk) = objects.get("persistentvolumes", source).and_then(disk_of) else { return false };
     objects.all("pods").any(|(_, pod)| {
@@ -329,7 +331,7 @@ fn is_broken(record: &Record, volume: &Value) -> bool {
     broken.is_some_and(|name| volume["metadata"]["name"] == name) && !volume["spec"]["csi"].is_null()
 }
 
-fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
+pub(super) fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
     let node = attachment["spec"]["nodeName"].as_str().unwrap_or_default();
     let source = attachment["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
     // Without its volume the attacher cannot detach, and whose it is cannot be told (L9).

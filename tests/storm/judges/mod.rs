@@ -8,6 +8,8 @@ mod disk;
 mod owner;
 mod pace;
 mod told;
+mod undone;
+mod why;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,7 +54,9 @@ pub fn goods(record: &Record) -> Vec<Fault> {
     let mut faults = disk::judge(record, &timeline);
     faults.extend(owner::judge(&timeline));
     faults.extend(pace::judge(record, &timeline));
+    faults.extend(undone::judge(record, &timeline));
     faults.extend(told::judge(record, &timeline));
+    faults.extend(why::judge(record, &timeline));
     faults.extend(calm::judge(record, &timeline));
     faults.extend(all_on::judge(record, &timeline));
     faults.extend(history(record, &timeline));

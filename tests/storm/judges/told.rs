@@ -1,17 +1,34 @@
-//! S47: each pod is told each change at most once, also over restarts. S48: each that waits is told why.
+//! S47: each pod is told each change at most once, also over restarts, and once unless the daemon was killed meanwhile.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use test_support::history::Change;
 use tokio::time::Instant;
 
-use super::{Fault, Moment, Objects, Timeline, claims_of, disk_of, is_ready, is_terminating, listed, uid};
-use crate::play::Record;
+use super::{
+    Fault, Objects, Timeline, claims_of, disk_of, in_use, is_of, is_out_of_service, is_ready, is_terminating,
+    listed, uid,
+};
+use crate::{play::Record, world::is_managed};
+
+/// So long an event is awaited, and a disturbance before excuses that it does not come.
+const AWAITED: Duration = Duration::from_secs(10);
+/// So long an event is not told again while it holds.
+const STANDS: Duration = Duration::from_mins(45);
+/// So long an event is tried again.
+const WRITTEN_LATE: Duration = Duration::from_mins(2);
+/// So many events of what is in order one object gets at once; then some are left out.
+const MANY: usize = 12;
 
 pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let mut faults = attached_once(timeline);
+    faults.extend(attached_at_all(record, timeline));
+    faults.extend(failed_once(record, timeline));
     faults.extend(provisioning(record, timeline));
-    faults.extend(why(record, timeline));
     faults
 }
 
@@ -111,57 +128,162 @@ fn provisioning(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     }
     let mut faults = Vec::new();
     for (claim, (at, name)) in asked {
-        let second = std::time::Duration::from_secs(1);
-        let was_killed = record.kills.iter().any(|kill| *kill + second >= at && *kill <= at + 10 * second);
+        let second = Duration::from_secs(1);
         let is_quick = bound.get(claim).is_some_and(|then| *then < at + second);
         let is_over = record.times.last().is_some_and(|(_, last)| *last < at + 5 * second);
-        let ends = |end: Instant| end + 10 * second >= at;
-        let is_disturbed = record.faults.iter().any(|(begin, end)| *begin <= at + 10 * second && ends(*end));
-        if !told.contains(claim) && !was_killed && !is_quick && !is_over && !is_disturbed {
+        if !told.contains(claim) && !is_quick && !is_over && !is_disturbed(record, at, &record.faults) {
             faults.push(Fault { rule: "told: not that a provisioner is asked", what: name.to_owned() });
         }
     }
     faults
 }
 
-/// The volume of a claim and how it is, in a word.
-fn volume_of(objects: &Objects, claim: &str) -> Option<String> {
-    let name = objects.get("persistentvolumeclaims", claim)?["spec"]["volumeName"].as_str()?;
-    let Some(volume) = objects.get("persistentvolumes", name) else { return Some(format!("{name} is gone")) };
-    let going = if is_terminating(volume) { ", terminating" } else { "" };
-    Some(format!("{name} {} of {}{going}", volume["status"]["phase"], volume["spec"]["claimRef"]["uid"]))
+/// Whether the daemon was killed, or one of these troubles reigned, within ten seconds.
+fn is_disturbed(record: &Record, at: Instant, troubles: &[(Instant, Instant)]) -> bool {
+    let was_killed =
+        record.kills.iter().any(|kill| *kill + Duration::from_secs(1) >= at && *kill <= at + AWAITED);
+    was_killed || troubles.iter().any(|(begin, end)| *begin <= at + AWAITED && *end + AWAITED >= at)
 }
 
-/// What waits at the end of the calm has an event of the daemon's, with the cause.
-fn why(record: &Record, timeline: &Timeline) -> Vec<Fault> {
-    let objects = timeline.at(record.killed);
-    let is_past = |moment: &&Moment| moment.change.revision <= record.killed;
-    let events = timeline.moments.iter().take_while(is_past).filter(|moment| moment.is_ours());
-    let told = events.filter(|moment| moment.change.resource == "events");
-    // That something was attached is not why it waits.
-    let about: BTreeSet<&str> = told
-        .filter_map(|moment| moment.change.after.as_ref())
-        .filter(|event| event["reason"] != "SuccessfulAttachVolume")
-        .filter_map(|event| event["involvedObject"]["uid"].as_str())
-        .collect();
+/// What is awaited: a pod, by UID and name, is to be told of that volume, attached at that time.
+struct Awaited<'a> {
+    pod: &'a str,
+    name: &'a str,
+    attachment: &'a str,
+    volume: &'a str,
+    at: Instant,
+}
+
+/// Each pod that was there and wanted it as an attachment of ours turned attached has been told so, if both are still so ten
+/// seconds later. Once is enough: a process that follows another cannot tell an attach from the one before.
+fn attached_at_all(record: &Record, timeline: &Timeline) -> Vec<Fault> {
+    let mut awaited: Vec<Awaited> = Vec::new();
+    let mut ours = BTreeSet::new();
+    let mut told = BTreeSet::new();
+    // By UID: how many events it got.
+    let mut events: BTreeMap<&str, usize> = BTreeMap::new();
     let mut faults = Vec::new();
-    for (name, pod) in objects.all("pods") {
-        let node = pod["spec"]["nodeName"].as_str().and_then(|node| objects.get("nodes", node));
-        let waits = pod["status"]["phase"] != "Running" && !is_terminating(pod);
-        let claims = claims_of(pod);
-        let is_bound = claims.iter().all(|claim| {
-            let claim = objects.get("persistentvolumeclaims", claim);
-            claim.is_some_and(|claim| claim["status"]["phase"] == "Bound")
+    timeline.fold(|objects, moment| {
+        let change = moment.change;
+        awaited.retain(|it| {
+            if moment.at <= it.at + AWAITED {
+                return wants(objects, it.pod, it.volume) && is_attached(objects, it.attachment);
+            }
+            let is_told = told.contains(&(it.pod, it.volume));
+            let troubles: Vec<_> = record.late.iter().chain(&record.faults).copied().collect();
+            let is_quiet = events.get(it.pod).is_none_or(|count| *count < MANY);
+            let begins =
+                record.starts.iter().any(|start| *start + AWAITED >= it.at && *start <= it.at + AWAITED);
+            if !is_told && is_quiet && !begins && !is_disturbed(record, it.at, &troubles) {
+                let what = format!("pod {}, of {}", it.name, it.volume);
+                faults.push(Fault { rule: "told: not that its volume is attached", what });
+            }
+            false
         });
-        if waits && is_bound && node.is_some_and(is_ready) && !about.contains(uid(pod)) {
-            let volumes: Vec<String> = claims.iter().filter_map(|claim| volume_of(&objects, claim)).collect();
-            faults.push(Fault { rule: "told: not why it waits", what: format!("pod {name}, {volumes:?}") });
+        match (change.resource.as_str(), &change.after) {
+            ("events", Some(after)) if moment.is_ours() => {
+                *events.entry(after["involvedObject"]["uid"].as_str().unwrap_or_default()).or_default() += 1;
+                if let Some((pod, message)) = event_of(after, "SuccessfulAttachVolume") {
+                    told.insert((pod, message.split('"').nth(1).unwrap_or_default()));
+                }
+            }
+            ("volumeattachments", Some(after)) => {
+                if change.before.is_none() && moment.is_ours() {
+                    ours.insert(uid(after));
+                }
+                let is = |object: &Value| object["status"]["attached"] == true && !is_terminating(object);
+                let volume = after["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+                if !is(after) || change.before.as_ref().is_some_and(is) || !ours.contains(uid(after)) {
+                    return;
+                }
+                for (name, pod) in objects.all("pods") {
+                    let is_here = pod["spec"]["nodeName"] == after["spec"]["nodeName"];
+                    let node = objects.get("nodes", pod["spec"]["nodeName"].as_str().unwrap_or_default());
+                    if is_here && node.is_some_and(is_managed) && wants(objects, uid(pod), volume) {
+                        let attachment = change.name.as_str();
+                        awaited.push(Awaited { pod: uid(pod), name, attachment, volume, at: moment.at });
+                    }
+                }
+            }
+            _ => {}
         }
-    }
-    for (name, claim) in objects.all("persistentvolumeclaims") {
-        if claim["status"]["phase"] != "Bound" && !is_terminating(claim) && !about.contains(uid(claim)) {
-            faults.push(Fault { rule: "told: not why it waits", what: format!("claim {name}") });
+    });
+    faults
+}
+
+fn is_attached(objects: &Objects, attachment: &str) -> bool {
+    let object = objects.get("volumeattachments", attachment);
+    object.is_some_and(|object| object["status"]["attached"] == true && !is_terminating(object))
+}
+
+/// Whether a pod that is there uses a claim that is bound to that volume.
+fn wants(objects: &Objects, pod: &str, volume: &str) -> bool {
+    let pod = objects.all("pods").find(|(_, object)| uid(object) == pod && !is_terminating(object));
+    let Some((volume, (_, pod))) = objects.get("persistentvolumes", volume).zip(pod) else { return false };
+    claims_of(pod).iter().filter_map(|claim| objects.get("persistentvolumeclaims", claim)).any(|claim| {
+        claim["spec"]["volumeName"] == volume["metadata"]["name"]
+            && claim["status"]["phase"] == "Bound"
+            && volume["spec"]["claimRef"]["uid"] == uid(claim)
+            && !is_terminating(volume)
+            && is_of(claim, pod)
+    })
+}
+
+/// `FailedAttachVolume` about the same again only after a change of what it is about.
+fn failed_once(record: &Record, timeline: &Timeline) -> Vec<Fault> {
+    // By the name of an event: when it was told last.
+    let mut told: BTreeMap<&str, Instant> = BTreeMap::new();
+    let mut faults = Vec::new();
+    for (place, moment) in timeline.moments.iter().enumerate() {
+        let change = moment.change;
+        if change.revision > record.killed || change.resource != "events" || !moment.is_ours() {
+            continue;
+        }
+        let failed = change.after.as_ref().and_then(|after| event_of(after, "FailedAttachVolume"));
+        let Some((_, message)) = failed else { continue };
+        if !message.starts_with("Multi-Attach error") && !message.starts_with("AttachVolume.Attach failed") {
+            continue;
+        }
+        let Some(before) = told.insert(change.name.as_str(), moment.at) else { continue };
+        // An event is written some time after what it tells, and late if requests fail.
+        let failed =
+            record.faults.iter().any(|(begin, end)| *begin <= moment.at && *end + WRITTEN_LATE >= before);
+        let volume = message.split('"').nth(1).unwrap_or_default();
+        let recent =
+            timeline.moments[..place].iter().rev().take_while(|earlier| earlier.at + AWAITED >= before);
+        let is_news = recent.into_iter().any(|earlier| concerns(earlier.change, volume));
+        if !is_news && !failed && moment.at - before < STANDS {
+            let what = format!("{}: {message}", change.name);
+            faults.push(Fault { rule: "told: a failure again", what });
         }
     }
     faults
+}
+
+/// Whether a change is one of what keeps a volume from a pod. That an error was written again is none.
+fn concerns(change: &Change, volume: &str) -> bool {
+    let facts = |object: &Option<Value>| {
+        let Some(object) = object else { return Value::Null };
+        let (spec, status) = (&object["spec"], &object["status"]);
+        match change.resource.as_str() {
+            "volumeattachments" if spec["source"]["persistentVolumeName"] == volume => json!([
+                object["metadata"]["uid"],
+                is_terminating(object),
+                status["attached"],
+                status["attachError"]["message"],
+                status["detachError"]["message"],
+            ]),
+            "persistentvolumes" if object["metadata"]["name"] == volume => {
+                json!([object["metadata"]["uid"], is_terminating(object), spec, status["phase"]])
+            }
+            "persistentvolumeclaims" if spec["volumeName"] == volume => {
+                json!([object["metadata"]["uid"], is_terminating(object), status["phase"]])
+            }
+            "nodes" => json!([listed(object), in_use(object), is_ready(object), is_out_of_service(object)]),
+            "pods" => json!([is_terminating(object), spec["nodeName"], status["phase"]]),
+            "csidrivers" => spec.clone(),
+            _ => Value::Null,
+        }
+    };
+    facts(&change.before) != facts(&change.after)
 }

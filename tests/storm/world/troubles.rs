@@ -5,10 +5,11 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use test_support::cluster::DRIVER;
 use testbed::actors::{Reaction, attachment_name};
+use tokio::time::Instant;
 
 use super::{
-    ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, DRIVERS, MANAGED, MISTYPED, NODES, PODS, VOLUMES, World,
-    driver, ready, register,
+    ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, DRIVERS, Fight, MANAGED, MISTYPED, NODES, PODS, VOLUMES,
+    World, driver, ready, register,
 };
 use crate::{
     acts::{Act, Back, Undo},
@@ -96,9 +97,12 @@ impl World {
                 hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
             }
             Act::Stubborn { undo, target, time } => {
-                let nodes = self.nodes.clone();
+                let (nodes, fights) = (self.nodes.clone(), Arc::clone(&self.fights));
+                let until = Instant::now() + time;
                 self.beside.spawn(async move {
-                    let _ = tokio::time::timeout(time, stubborn(hands, undo, target, nodes)).await;
+                    let Some(name) = chosen(&hands, undo, target, &nodes).await else { return };
+                    fights.lock().unwrap().push(Fight { undo, name: key_of(undo, &name), until });
+                    let _ = tokio::time::timeout_at(until, stubborn(hands, undo, name)).await;
                 });
             }
             Act::Hang { node, time } => self.hang(node, time),
@@ -218,16 +222,33 @@ impl World {
     }
 }
 
+/// Where the objects are of which it is undone.
+fn list_of(undo: Undo) -> &'static str {
+    match undo {
+        Undo::Attachment | Undo::Deletion => ATTACHMENTS,
+        Undo::List => NODES,
+        Undo::BindCompleted => CLAIMS,
+        Undo::ClaimRef | Undo::Phase => VOLUMES,
+    }
+}
+
+/// The key of an object of which it is undone.
+fn key_of(undo: Undo, name: &str) -> String {
+    if undo == Undo::BindCompleted { format!("default/{name}") } else { name.to_owned() }
+}
+
+/// The object, among those that are there.
+async fn chosen(hands: &Hands, undo: Undo, target: usize, nodes: &[String]) -> Option<String> {
+    if undo == Undo::List {
+        return Some(nodes[target % nodes.len()].clone());
+    }
+    let all = hands.list(list_of(undo)).await;
+    (!all.is_empty()).then(|| name(&all[target % all.len()]).to_owned())
+}
+
 /// Undoes each write of a kind to one object, at once, for as long as it is polled.
-async fn stubborn(hands: Hands, undo: Undo, target: usize, nodes: Vec<String>) {
-    let pick = |all: Vec<Value>| (!all.is_empty()).then(|| name(&all[target % all.len()]).to_owned());
-    let (list, chosen) = match undo {
-        Undo::Attachment | Undo::Deletion => (ATTACHMENTS, pick(hands.list(ATTACHMENTS).await)),
-        Undo::List => (NODES, Some(nodes[target % nodes.len()].clone())),
-        Undo::BindCompleted => (CLAIMS, pick(hands.list(CLAIMS).await)),
-        Undo::ClaimRef | Undo::Phase => (VOLUMES, pick(hands.list(VOLUMES).await)),
-    };
-    let Some(chosen) = chosen else { return };
+async fn stubborn(hands: Hands, undo: Undo, chosen: String) {
+    let list = list_of(undo);
     let path = format!("{list}/{chosen}");
     let spec = hands.get(&path).await.map(|object| object["spec"].clone());
     if undo == Undo::Deletion {

@@ -1,7 +1,9 @@
 //! The embedded server, with a recorder in front of it in place of the audit log.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
+    hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -22,6 +24,27 @@ use crate::{
     history::Change,
 };
 
+/// Which of several servers answers a request: a function of the seed and of the requests of that method and path before
+/// it, so that it does not depend on which task asks first.
+#[derive(Debug, Default)]
+struct Choice {
+    seed: u64,
+    asked: HashMap<(Method, String), u64>,
+}
+
+impl Choice {
+    fn of<'a, T>(&mut self, method: &Method, path: &str, among: &'a [T]) -> Option<&'a T> {
+        let count = self.asked.entry((method.clone(), path.to_owned())).or_default();
+        *count += 1;
+        let mut hasher = DefaultHasher::new();
+        (self.seed, method.as_str(), path, *count).hash(&mut hasher);
+        usize::try_from(hasher.finish() >> 32)
+            .ok()?
+            .checked_rem(among.len())
+            .and_then(|chosen| among.get(chosen))
+    }
+}
+
 /// An embedded server of one story.
 #[derive(Clone)]
 pub struct Embedded {
@@ -29,6 +52,7 @@ pub struct Embedded {
     server: Server,
     /// Those that daemons ask, if these are others: each request goes to one of them.
     asked: Vec<Server>,
+    choice: Arc<Mutex<Choice>>,
     record: Arc<Mutex<Vec<Entry>>>,
 }
 
@@ -40,13 +64,14 @@ impl Embedded {
 
     /// The same before a server that is there.
     pub fn before(start: StartInProcess, server: Server) -> Self {
-        Self { start, server, asked: Vec::new(), record: Arc::default() }
+        Self { start, server, asked: Vec::new(), choice: Arc::default(), record: Arc::default() }
     }
 
     /// The same, of whose daemons each request goes to one of several servers before the same etcd, of which each is
-    /// so late.
+    /// so late. The seed says which.
     #[must_use]
-    pub fn late_by(mut self, lags: &[Duration]) -> Self {
+    pub fn late_by(mut self, lags: &[Duration], seed: u64) -> Self {
+        self.choice.lock().unwrap().seed = seed;
         self.asked = lags.iter().map(|lag| self.server.late_by(*lag)).collect();
         self
     }
@@ -78,7 +103,10 @@ impl Embedded {
         let place = Place::parse(head.uri.path()).filter(|_| user == DAEMON || !is_read);
         let entry = place.map(|place| entry(user, &head, &body, place));
         let server = match user {
-            DAEMON => fastrand::choice(self.asked).unwrap_or(self.server),
+            DAEMON => {
+                let mut choice = self.choice.lock().unwrap();
+                choice.of(&head.method, head.uri.path(), &self.asked).unwrap_or(&self.server).clone()
+            }
             _ => self.server,
         };
         let answer = server.oneshot(Request::from_parts(head, Body::from(body.to_vec()))).await?;
