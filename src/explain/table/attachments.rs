@@ -82,12 +82,12 @@ rows! {
         "node {node} holds the volume, which is for one node alone, and is not Ready{since}: pod {pod} uses \
          the volume there as far as is known",
         waits("Node", "{node}", "is not Ready{since}"),
-        next("Detach", "its kubelet reports again, or the pod is evicted and removed");
+        next("Detach", "its kubelet reports again");
     "HeldByNode by silent node and ending pod": Blocked,
         "node {node} holds the volume, which is for one node alone, and is not Ready{since}: pod {pod} is \
          being deleted, and no kubelet is there to end it",
         waits("Node", "{node}", "is not Ready{since}"),
-        next("Detach", "its kubelet reports again, or the pod is removed");
+        next("Detach", "its kubelet reports again");
     "ExclusiveAttachedTwice": Blocked, "{told}: two machines may write the disk",
         safe("see on which nodes pods use it, and scale down what runs on the one that came later: it leaves \
               that node when its kubelet has unmounted it",
@@ -119,11 +119,16 @@ rows! {
         care("only if {node} is proven off (powered down or fenced): its pods are removed, and its volumes \
               are detached by force (first see: mooring whatif taint {node})",
             "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"),
+        Also("+never forced pods"),
         Also("+never by hand");
+    "+never forced pods": Blocked, "",
+        never("delete its pods by force (--force) while the machine may run: minutes later their volumes may be \
+               detached by force, under containers that may still write");
     "+ailing node": Blocked, "",
         safe("see why the kubelet of {node} is not well (container runtime, network, disk), and mend that: {then} when it is",
             "kubectl describe node {node}"),
         never("declare {node} out of service, or delete it, while its kubelet reports: its machine runs, and may write"),
+        Also("+never forced pods"),
         Also("+never by hand");
     "+ailing node declared off": Blocked, "",
         care("it has the taint node.kubernetes.io/out-of-service, and its machine runs: volumes are detached under its \
@@ -176,7 +181,7 @@ rows! {
     // Nodes.
     "Ready": Healthy, "{told}";
     "NotReady": Waiting, "{told}",
-        next("Recheck", "its kubelet is well again, or a pod there is deleted");
+        next("Recheck", "its kubelet is well again");
     "NodeNotManaged": Healthy, "{told}; its kubelet attaches volumes itself";
     "NodeNotManaged but needed": Blocked,
         "{told}; its kubelet attaches volumes itself, which it cannot do for those of CSI drivers: pod {pod} \
