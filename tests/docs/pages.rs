@@ -67,12 +67,10 @@ pub fn volumes_made_again_for_anybody() -> Vec<String> {
     });
     let items = told.flat_map(|file| items(&file.text).into_iter().map(move |item| (file, item)));
     let is_wrong = |item: &str| {
-        ["olume", "again", "handle", "Retain"].iter().all(|word| item.contains(word)) && !item.contains("claimRef")
+        ["olume", "again", "handle", "Retain"].iter().all(|word| item.contains(word))
+            && !item.contains("claimRef")
     };
-    items
-        .filter(|(_, item)| is_wrong(item))
-        .map(|(file, item)| format!("{}: {item}", file.path))
-        .collect()
+    items.filter(|(_, item)| is_wrong(item)).map(|(file, item)| format!("{}: {item}", file.path)).collect()
 }
 
 /// Paragraphs, items of a list, and what a row of a table tells to do, each on one line.

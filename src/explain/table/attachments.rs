@@ -1,7 +1,7 @@
 //! Volumes on nodes: what attach/detach says of them, and what is said of their attachments and nodes. Facts: `node`; `told` by the
 //! decision, `driver`, `pod`, `other` (a node, an attachment, an object), `since` ("", or " for 5m"), `asked` ("", or " 5m ago") where a reason has them.
 
-use super::row::{Part::Also, Row, care, never, next, rows, safe, waits};
+use super::row::{Part::Also, Row, SHOW_LEASES, care, never, next, rows, safe, waits};
 use crate::explain::report::Verdict::{Blocked, Forbidden, Healthy, Waiting};
 
 const ANSWERS: &str = "the attacher answers: within seconds as a rule";
@@ -20,8 +20,7 @@ rows! {
         next("DeleteVolumeAttachment", ""),
         Also("+controller");
     "+controller": Waiting, "",
-        safe("if this lasts: see whether the attach/detach controller runs and what it says",
-            "kubectl get leases -n kube-system");
+        safe("if this lasts: see whether the attach/detach controller runs and what it says", SHOW_LEASES);
     "WaitingForVolumeAttachment": Waiting, "on {node}: {told}", next("CreateVolumeAttachment", "");
     "Publishing" | "DetachWaitingForUnpublish": Waiting, "on {node}: {told}", next("WriteNodeStatus", "");
     "WaitingForDeletion" | "DetachWaitingForSettlement" | "Uncertain attachment" | "RetryBackoff" |
@@ -90,11 +89,13 @@ rows! {
         next("Detach", "its kubelet reports again");
     "ExclusiveAttachedTwice": Blocked, "{told}: two machines may write the disk",
         safe("see on which nodes pods use it, and scale down what runs on the one that came later: it leaves \
-              that node when its kubelet has unmounted it",
+              that node when its kubelet has unmounted it, or, if no controller made its attachment, as mooring explain \
+              va/<name> tells",
             "kubectl get pods -A -o wide --field-selector spec.nodeName={later}"),
         care("if both may have written: check the file system before the data is trusted", ""),
         never("let a pod start there to see whether it works: each write may destroy what the other wrote"),
-        Also("+never by hand");
+        never("delete a VolumeAttachment by hand unless mooring explain va/<name> tells to, or its finalizer ever: the \
+               disk may be written from two machines");
     // A kubelet is to unmount.
     "DetachWaitingForUnmount" | "DetachWaitingForNode": Waiting, "on {node}: {told}",
         waits("Node", "{node}", "its kubelet has not unmounted the volume"),
@@ -140,7 +141,7 @@ rows! {
         safe("it has the taint node.kubernetes.io/out-of-service already: its pods are removed, and its \
               volumes are detached by force. See that both controllers run (pod garbage collection is of \
               kube-controller-manager)",
-            "kubectl get leases -n kube-system"),
+            SHOW_LEASES),
         Also("+never by hand");
     "+gone node": Blocked, "",
         safe("if the machine of {node} runs, restart its kubelet, which registers only when it starts: the \
