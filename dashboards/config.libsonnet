@@ -30,8 +30,6 @@
       'Available',
       'Bound',
       'ClaimBindsNext',
-      'ForeignAttachment',
-      'LeftToProvisioner',
       'Reserved',
       'Retained',
       'Terminating',

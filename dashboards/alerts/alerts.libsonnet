@@ -270,7 +270,7 @@
             and %(on)s min %(by)s (mooring_next_force_detach_timestamp_seconds{%(job)s}) - time() < 120
           ||| % { by_driver: by(['job', 'driver']), by: by(['job']), on: on(['job']), job: job },
           'Volumes will be detached by force.',
-          '{{ $value }} volumes of {{ $labels.driver }} are on nodes that have not been Ready for minutes and have not unmounted them. The next one is detached by force within two minutes.'
+          '{{ $value }} volumes of {{ $labels.driver }} are on nodes that have not been Ready for minutes and have not unmounted them, or that have no object any more. The next one is detached by force within two minutes.'
         ),
         alert(
           'MooringForceDetached',

@@ -319,6 +319,10 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
     outage('MooringClaimsLost', 'warning', 18, 28, 40, { lost: '0x10 2x25 0x300' }),
     ordinary(['MooringClaimsLost'], 'a restore that brings claims before their volumes', { lost: '0x10 20x10 0x300' }),
     outage('MooringWaitingLong', 'warning', 40, 55, 80, { unmount: '0x10 0+60x60 0x300' }),
+    // A pod waits for a VolumeAttachment that somebody else made, which its user may not delete.
+    outage('MooringWaitingLong', 'warning', 40, 55, 80, oldest('attachment', 'ForeignAttachment', 60), 'an attachment of others in the way'),
+    // A disk that nobody deletes costs money.
+    outage('MooringWaitingLong', 'warning', 40, 55, 80, oldest('volume', 'LeftToProvisioner', 60), 'a volume whose provisioner is gone'),
 
     outage('MooringAttachBudgetBurn', 'warning', 35, 100, 200, slow('mooring_attach_overhead_seconds', {}, 5) + { attaches: null, 'attaches in time': null }),
     outage('MooringDetachBudgetBurn', 'warning', 35, 100, 200, slow('mooring_detach_overhead_seconds', {}, 5)),

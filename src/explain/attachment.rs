@@ -240,7 +240,9 @@ pub(super) fn unregistered_driver(view: &View<'_>, driver: &str, node: &NodeName
 
 /// The link of the node that holds an exclusive volume.
 fn holder(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
-    let Some(user) = view.users(volume, node).next() else {
+    // As long as one stays, the end of the others frees nothing.
+    let is_ending = |pod: &&PodKey| get::<Pod>(view, pod).is_some_and(|pod| pod.metadata.is_terminating());
+    let Some(user) = view.users(volume, node).min_by_key(is_ending) else {
         return Some(link(view, volume, node, view.on_node(volume, node)?));
     };
     let over = get::<Pod>(view, user).and_then(|pod| pod.metadata.deletion_timestamp.as_deref().copied());

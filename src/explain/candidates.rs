@@ -43,7 +43,9 @@ pub(super) fn candidates(
         if volume.status.phase == VolumePhase::Bound && !is_own && !is_small {
             return;
         }
-        let mut faults = faults(volume, claim, now);
+        // Of a claim that cannot be read nothing suits, and nothing does not.
+        let Ok(mismatches) = all_mismatches(volume, claim) else { return };
+        let mut faults = faults(&mismatches, volume, claim, now);
         faults.extend(
             unreachable(volume).map(|detail| Fault { reason: "NodeAffinityMismatch".to_owned(), detail }),
         );
@@ -65,11 +67,15 @@ pub(super) fn candidates(
 }
 
 /// All that is wrong with a volume for a claim.
-fn faults(volume: &PersistentVolume, claim: &PersistentVolumeClaim, now: Timestamp) -> Vec<Fault> {
-    let mismatches = all_mismatches(volume, claim).unwrap_or_default();
+fn faults(
+    all: &[Mismatch],
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+    now: Timestamp,
+) -> Vec<Fault> {
     // The search does not look at the class of what is another's; people do.
-    let of_other_class = mismatches.contains(&Mismatch::Taken) && volume_class(volume) != claim_class(claim);
-    let all = mismatches.iter().chain(of_other_class.then_some(&Mismatch::Class));
+    let of_other_class = all.contains(&Mismatch::Taken) && volume_class(volume) != claim_class(claim);
+    let all = all.iter().chain(of_other_class.then_some(&Mismatch::Class));
     all.map(|mismatch| fault(*mismatch, volume, claim, now)).collect()
 }
 

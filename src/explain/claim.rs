@@ -14,12 +14,14 @@ use apiserver::{
 };
 
 use super::{
+    age,
     candidates::{self, modes, quantity},
     links::{Link, missing},
     provisioner,
     read::requests::Read,
     report::{Candidate, Verdict},
     resize,
+    said::last_told,
     table::Facts,
     topology,
     view::{MANY_NODES, View, finalizers, get},
@@ -64,6 +66,8 @@ pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
         Some(reason) => of_reason(view, &claim, (reason, place.write)),
         None => writes::next(settled(view, &claim), place.write),
     };
+    let is_due = place.write.is_some() && place.reason.is_some() && link.verdict == Verdict::Waiting;
+    let link = if is_due { overdue(view, link, &claim, chosen(place.reason.as_deref())) } else { link };
     let class = match claim_class(&claim) {
         "" if has_no_class(&claim) => "no class".to_owned(),
         "" => "class=\"\"".to_owned(),
@@ -77,6 +81,18 @@ pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
         format!("{:?}", claim.status.phase),
     ];
     link.detail(detail.join("  ")).since(claim.metadata.creation_timestamp)
+}
+
+/// The binder writes within seconds. Since when a write is due is not kept anywhere: at the earliest since the claim and its volume are
+/// there, and something was last said of the claim.
+fn overdue(view: &View<'_>, link: Link, claim: &PersistentVolumeClaim, volume: Option<&VolumeName>) -> Link {
+    let volume = volume.and_then(|name| get::<PersistentVolume>(view, name)?.metadata.creation_timestamp);
+    let since = claim.metadata.creation_timestamp.max(volume).max(last_told(view, &claim.metadata.uid));
+    let Some(since) = since.filter(|since| age::is_long(Some(*since), view.now())) else { return link };
+    let mut link = link.verdict(Verdict::Blocked).and("+overdue", &[]);
+    let age = age::between(since, view.now());
+    link.step.message = format!("{}; this may have been due for {age}", link.step.message);
+    link
 }
 
 /// The chosen volume, if the next step is to bind to one.
@@ -249,7 +265,9 @@ fn of_reason(
     let mut link = Link::told(&subject, case, &facts);
     // One that was bound takes no volume that is merely free for it.
     if let Some(earlier) = earlier(view, claim).filter(|_| *reason != ClaimReason::LostReference) {
-        link = link.and("+earlier volume", &[("earlier", &earlier)]);
+        let is_kept = earlier.spec.reclaim_policy == ReclaimPolicy::Retain;
+        let case = if is_kept { "+earlier volume" } else { "+earlier volume going" };
+        link = link.and(case, &[("earlier", &earlier.metadata.name)]);
     }
     let also = match reason {
         ClaimReason::NoVolume | ClaimReason::NoProvisioner(_) | ClaimReason::ProvisioningOff => {
@@ -377,8 +395,8 @@ fn no_volume(view: &View<'_>, claim: &PersistentVolumeClaim) -> String {
     }
 }
 
-/// The volume of an earlier claim of the same name that is kept: who made the claim anew may want what is on it.
-fn earlier(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<String> {
+/// The volume of an earlier claim of the same name that is still there: who made the claim anew may want what is on it.
+fn earlier(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {
     if !claim.spec.volume_name.is_empty() {
         return None;
     }
@@ -389,7 +407,7 @@ fn earlier(view: &View<'_>, claim: &PersistentVolumeClaim) -> Option<String> {
     };
     let key = claim.key();
     let kept = view.volumes_naming(&key).filter(is_of_earlier);
-    kept.map(|volume| volume.metadata.name.to_string()).min()
+    kept.min_by(|one, other| one.metadata.name.cmp(&other.metadata.name))
 }
 
 /// Volumes that name a claim of this name, those that name this very claim first.

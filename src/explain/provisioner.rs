@@ -15,7 +15,7 @@ use super::{
     links::Link,
     report::Verdict,
     said::{is_about, last_warning},
-    sidecars::Sidecar,
+    sidecars::{Presence, Sidecar},
     table::Facts,
     view::View,
     writes,
@@ -35,6 +35,9 @@ pub(super) fn link(
     }
     let asked = asked(view, claim);
     let is_asked = write != Some(WriteKind::AskProvisioner);
+    // Without a lease, only its silence shows that it does not run.
+    let presence = view.sidecars().presence(driver, Sidecar::Provisioner);
+    let absent = view.sidecars().absence(driver, Sidecar::Provisioner, asked);
     let and_log = |link: Link| link.and_log(view, driver, Sidecar::Provisioner);
     let link = if let Some(link) = for_gone_node(view, claim, subject) {
         link
@@ -43,7 +46,7 @@ pub(super) fn link(
             &[("told", &told), ("driver", &driver), ("age", &age::between(at, view.now()))];
         let verdict = Verdict::of_wait(asked, view.now());
         and_log(Link::told(subject, "ProvisionerError", facts).verdict(verdict))
-    } else if let Some(told) = view.sidecars().absence(driver, Sidecar::Provisioner, asked) {
+    } else if let Some(told) = absent.filter(|_| is_asked || presence != Presence::NoLease) {
         Link::told(subject, "ProvisionerNotSeen waiting", &[("told", &told), ("driver", &driver)])
     } else {
         // It is there, was asked long ago, and says nothing.

@@ -21,7 +21,7 @@ const PAGES: &[(&str, &str)] = pages! {
     ForeignWriter HandOver HandleShared HeldByNode HoldsOtherVolume HoldsUnfitVolume LargerThanBest LeftToProvisioner
     LeftoverRecyclerPod LostMisbound LostReference LostVolumeMissing MalformedClaim MalformedSource
     ManyDefaultClasses ModeMismatch ModifyingAttributes MountError NamedVolumeMismatch NamedVolumeMissing
-    NamedVolumeTaken NoCapacity NoClassAndNoMatch NoDefaultClass NoPodScheduled NoProvisioner
+    NamedVolumeTaken NoCapacity NoClassAndNoMatch NoDefaultClass NoPodScheduled NoProvisioner NobodyRules
     NodeAffinityMismatch NodeGone NodeNotManaged NodeStatusRefused NotAttachable NotFound NotProtected NotReady
     NotReclaimable ObjectUnreadable OutOfServiceTaint PhaseNotAvailable PodEnded PodNotStarted Protected ProvisionerChanged
     ProvisionerError ProvisionerLimited ProvisionerNotSeen ProvisionerSeen ProvisionerUnknown Provisioning

@@ -22,7 +22,7 @@ pub(super) fn link(view: &View<'_>, pod: &Pod) -> Option<Link> {
     if node.is_empty() || pod.is_terminated() {
         return None;
     }
-    if let Some(link) = ending(view, pod).or_else(|| silent(view, pod, "its kubelet is well again")) {
+    if let Some(link) = ending(view, pod).or_else(|| silent(view, pod)) {
         return Some(link);
     }
     if pod.status.phase == PodPhase::Running {
@@ -32,7 +32,7 @@ pub(super) fn link(view: &View<'_>, pod: &Pod) -> Option<Link> {
 }
 
 /// No kubelet is there to start the pod, to end it, or to say whether it runs.
-fn silent(view: &View<'_>, pod: &Pod, until: &str) -> Option<Link> {
+fn silent(view: &View<'_>, pod: &Pod) -> Option<Link> {
     let name = &pod.spec.node_name;
     let node = get::<Node>(view, name).filter(|node| !node.is_ready())?;
     let since = node.ready().and_then(|ready| ready.last_transition_time);
@@ -42,7 +42,7 @@ fn silent(view: &View<'_>, pod: &Pod, until: &str) -> Option<Link> {
         (false, PodPhase::Running) => "whether the pod still runs is not known",
         (false, _) => "its kubelet starts no pods",
     };
-    let facts: Facts<'_> = &[("node", name), ("told", &what), ("until", &until)];
+    let facts: Facts<'_> = &[("node", name), ("told", &what)];
     let link = Link::told_of(&ObjectRef::Node(name.clone()), "NotReady", "pod", facts);
     let link = link.verdict(Verdict::of_wait(since, view.now())).detail("not Ready").since(since);
     Some(brought_back(link, name, Some(&node), "the pod goes on"))
@@ -52,7 +52,7 @@ fn silent(view: &View<'_>, pod: &Pod, until: &str) -> Option<Link> {
 fn ending(view: &View<'_>, pod: &Pod) -> Option<Link> {
     // The time of the deletion is when the pod's grace is over.
     let over = pod.metadata.deletion_timestamp.as_deref()?;
-    if let Some(link) = silent(view, pod, "its kubelet is well again, or the pod is removed") {
+    if let Some(link) = silent(view, pod) {
         return Some(link);
     }
     let late = view.now().as_second() - over.as_second();

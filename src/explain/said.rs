@@ -35,6 +35,11 @@ pub(super) fn last_word(view: &View<'_>, uid: &Uid) -> Option<String> {
     Some(format!("its last event, {age} ago, is from {by}: {reason}: {message}"))
 }
 
+/// When anything was last said about an object.
+pub(super) fn last_told(view: &View<'_>, uid: &Uid) -> Option<Timestamp> {
+    view.snapshot.events.iter().filter(|event| is_about(event, uid)).filter_map(at).max()
+}
+
 /// When an event was last given.
 pub(super) fn at(event: &Event) -> Option<Timestamp> {
     let series =

@@ -18,6 +18,7 @@ use super::{
     claim,
     links::{Link, missing},
     report::Verdict,
+    said::last_warning,
     sidecars::{Presence, Sidecar, attacher_finalizer},
     snapshot::Snapshot,
     table::Facts,
@@ -160,6 +161,7 @@ fn of_reason(
         VolumeReason::LeftToProvisioner if matches!(subject, ObjectRef::Volume(name) if is_nobodys(view.snapshot, name)) => {
             Link::told(subject, "LeftToProvisioner made by hand", &[("annotation", &PROVISIONED_BY)])
         }
+        VolumeReason::LeftToProvisioner => left_to_provisioner(view, link(reason.code()), subject),
         // An event does not name them (S41).
         VolumeReason::UsedByPods(pods) => {
             let pods = pods.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -168,6 +170,19 @@ fn of_reason(
         _ => link(reason.code()),
     };
     writes::next(link, write)
+}
+
+/// A provisioner is to delete the volume: whether it is there, and what it says.
+fn left_to_provisioner(view: &View<'_>, mut link: Link, subject: &ObjectRef) -> Link {
+    let ObjectRef::Volume(name) = subject else { return link };
+    let Some(volume) = get::<PersistentVolume>(view, name) else { return link };
+    let driver = volume.spec.csi.as_ref().map(|csi| csi.driver.as_str());
+    let absent = driver.and_then(|it| view.sidecars().absence(it, Sidecar::Provisioner, None));
+    let failed = last_warning(view, &volume.metadata.uid, &["VolumeFailedDelete"]);
+    if let Some(told) = absent.as_deref().or(failed.map(|(_, told)| told)) {
+        link.step.message = format!("{}, but {told}", link.step.message);
+    }
+    if absent.is_some() { link.verdict(Verdict::Blocked) } else { link }
 }
 
 /// Whether no provisioner takes a volume for its own.

@@ -332,13 +332,23 @@ fn drivers(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> 
 }
 
 fn attached_twice(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
-    let is_exclusive = |volume: &&Value| volume.get("spec").and_then(sharing) == Some(Sharing::Exclusive);
-    let exclusive = facts.items(PreflightTopic::Volumes)?.filter(is_exclusive).map(name);
-    let exclusive: BTreeSet<&str> = exclusive.collect();
-    let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
+    // Several PersistentVolumes may stand for a disk, and several attachments for a disk on a node.
+    let mut disks = BTreeMap::new();
+    let mut exclusive = BTreeSet::new();
+    for volume in facts.items(PreflightTopic::Volumes)? {
+        let handle = text(volume, "/spec/csi/volumeHandle");
+        let disk = (text(volume, "/spec/csi/driver"), if handle.is_empty() { name(volume) } else { handle });
+        disks.insert(name(volume), disk);
+        if volume.get("spec").and_then(sharing) == Some(Sharing::Exclusive) {
+            exclusive.insert(disk);
+        }
+    }
+    let (mut seen, mut twice) = (BTreeMap::new(), BTreeSet::new());
     for attachment in facts.items(PreflightTopic::Attachments)? {
         let volume = text(attachment, "/spec/source/persistentVolumeName");
-        if exclusive.contains(volume) && !seen.insert(volume) {
+        let Some(disk) = disks.get(volume).filter(|disk| exclusive.contains(*disk)) else { continue };
+        let node = text(attachment, "/spec/nodeName");
+        if *seen.entry(disk).or_insert(node) != node {
             twice.insert(volume);
         }
     }

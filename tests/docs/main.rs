@@ -98,6 +98,11 @@ fn every_room_on_the_map_is_there() {
     none("rooms are not there", &names::rooms_without_code());
 }
 
+#[test]
+fn who_is_told_to_make_a_volume_again_is_told_for_whom() {
+    none("items leave a volume to any claim", &pages::volumes_made_again_for_anybody());
+}
+
 /// What is built is not what the changelog says was released before these changes.
 #[test]
 fn the_version_is_the_same_everywhere_and_not_a_released_one() {

@@ -58,6 +58,34 @@ pub fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// What tells a person to make a PersistentVolume again for a disk's handle, and not to give it its `claimRef`: any claim may
+/// take it then, while the disk still is on a machine.
+pub fn volumes_made_again_for_anybody() -> Vec<String> {
+    let told = files::all().iter().filter(|file| {
+        let is_page = ["docs/reasons/", "docs/runbooks/"].iter().any(|folder| file.path.starts_with(folder));
+        is_page || file.path.starts_with("src/explain/table/")
+    });
+    let items = told.flat_map(|file| items(&file.text).into_iter().map(move |item| (file, item)));
+    let is_wrong = |item: &str| {
+        ["olume", "again", "handle", "Retain"].iter().all(|word| item.contains(word))
+            && !item.contains("claimRef")
+    };
+    items.filter(|(_, item)| is_wrong(item)).map(|(file, item)| format!("{}: {item}", file.path)).collect()
+}
+
+/// Paragraphs, items of a list, and what a row of a table tells to do, each on one line.
+fn items(text: &str) -> Vec<String> {
+    let mut items = vec![String::new()];
+    for line in text.lines().map(str::trim) {
+        let begins = line.trim_start_matches(|letter: char| letter.is_ascii_digit());
+        if line.is_empty() || [". ", "- ", "safe(", "care("].iter().any(|sign| begins.starts_with(sign)) {
+            items.push(String::new());
+        }
+        items.last_mut().expect("an item").extend([line, " "]);
+    }
+    items
+}
+
 /// A heading's name in a link: small letters, digits, `-` and `_`; blanks become `-`.
 fn slug(heading: &str) -> String {
     without_tags(heading.trim_start_matches('#').trim())

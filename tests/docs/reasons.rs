@@ -107,6 +107,7 @@ const GROUPS: [Group; 8] = [
             "FinalizerWithoutOwner",
             "ManyDefaultClasses",
             "NoDefaultClass",
+            "NobodyRules",
             "ProvisionerLimited",
         ],
     },

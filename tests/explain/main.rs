@@ -176,6 +176,7 @@ const UNSHOWN: &[(&str, &str)] = &[
     ("CsiDriverMissing", "told by the doctor"),
     ("ManyDefaultClasses", "told by the doctor"),
     ("NoDefaultClass", "told by the doctor"),
+    ("NobodyRules", "told by the doctor"),
     ("ProvisionerLimited", "told by the doctor"),
     ("HoldsOtherVolume", "between two writes"),
     ("NoCapacity", "between two writes"),

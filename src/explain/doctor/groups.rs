@@ -16,6 +16,9 @@ use crate::explain::{exclusive::ATTACHED_TWICE, links::Link, reasons, subject, t
 /// Nobody rules, so this comes before all that waits for it.
 pub(super) const FENCED_WITHOUT_RULER: &str = "FencedWithoutRuler";
 
+/// The same without a fence.
+pub(super) const NOBODY_RULES: &str = "NobodyRules";
+
 /// Nobody does the work of some loops, or soon nobody may.
 const FENCE_AMISS: &str = "FenceAmiss";
 
@@ -153,7 +156,8 @@ impl<'a> Groups<'a> {
     pub(super) fn finish(mut self) -> (Vec<Finding>, BTreeMap<String, usize>) {
         if let Some(of) = self.of {
             self.all.retain(|group| {
-                let concerns_all = [FENCED_WITHOUT_RULER, FENCE_AMISS].contains(&group.finding.reason);
+                let concerns_all =
+                    [FENCED_WITHOUT_RULER, NOBODY_RULES, FENCE_AMISS].contains(&group.finding.reason);
                 concerns_all || group.namespaces.contains(of) || !group.pods.is_empty()
             });
         }
@@ -167,7 +171,9 @@ impl<'a> Groups<'a> {
         findings.sort_by(|one, other| {
             let key = |finding: &Finding| {
                 let oldest = finding.oldest.unwrap_or(Timestamp::MAX);
-                let rank = [FENCED_WITHOUT_RULER, ATTACHED_TWICE].iter().position(|it| *it == finding.reason);
+                let rank = [FENCED_WITHOUT_RULER, NOBODY_RULES, ATTACHED_TWICE]
+                    .iter()
+                    .position(|it| *it == finding.reason);
                 let rank = rank.unwrap_or(usize::MAX);
                 let waits = (Reverse(finding.pods), oldest, Reverse(finding.count));
                 (rank, finding.severity, waits, finding.reason)

@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 use serde_json::Value;
 
-use super::groups::{FENCED_WITHOUT_RULER, Groups, explain};
+use super::groups::{FENCED_WITHOUT_RULER, Groups, NOBODY_RULES, explain};
 use crate::{
     binder::annotations::is_default_class,
     explain::{
@@ -24,7 +24,7 @@ use crate::{
         subject,
     },
     fence::{
-        arguments::{controllers, daemon_lease, is_rolling, of_deployment},
+        arguments::{controllers, daemon_lease, is_on, is_rolling, of_deployment},
         controllers::Controllers,
         policies::{BINDINGS, FENCES, Fence, NAME_BEGINS, POLICIES},
     },
@@ -44,6 +44,10 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
         ours.map(|((_, name), object)| (name.as_str(), object)).collect::<BTreeMap<&str, &Value>>()
     });
     if policies.is_empty() {
+        let is_elected = |words: Vec<&str>| is_on(&words, "--leader-elect", true);
+        if snapshot.ruler_flags().is_some_and(is_elected) {
+            ruler(snapshot, NOBODY_RULES, groups);
+        }
         return;
     }
     let unneeded = unneeded(snapshot, policies.keys().copied()).join(", ");
@@ -62,6 +66,11 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
     if !unbound.is_empty() && snapshot.was_read(FENCE_BINDINGS) {
         groups.tell("FenceAmiss unbound", "", (0, ""), &[("told", &unbound)]);
     }
+    ruler(snapshot, FENCED_WITHOUT_RULER, groups);
+}
+
+/// Whether mooring leads, which is to.
+fn ruler(snapshot: &Snapshot, case: &str, groups: &mut Groups<'_>) {
     if !snapshot.was_read(LEASES) {
         return;
     }
@@ -78,7 +87,7 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
         Some(Some(until)) => format!("mooring's lease ran out {} ago", age::between(until, groups.now)),
         Some(None) => "mooring's lease has no holder".to_owned(),
     };
-    groups.tell(FENCED_WITHOUT_RULER, "", (0, ""), &[("told", &told)]);
+    groups.tell(case, "", (0, ""), &[("told", &told)]);
 }
 
 /// The controllers of those fences whose loops the Deployment of mooring does not run, as far as that is to be seen. While it

@@ -28,7 +28,9 @@ use super::{
     view::{View, get},
 };
 use crate::attach_detach::{
-    decide::verdict::Waiting, dry_run::NodeVolumeOutlook, state::desired::volume_name::VolumeId,
+    decide::{force::Unforced, verdict::Waiting},
+    dry_run::NodeVolumeOutlook,
+    state::desired::volume_name::VolumeId,
 };
 
 /// How far a volume is from having left the node.
@@ -80,6 +82,9 @@ pub struct DrainedVolume {
     /// Whether it is taken away in any case, at a time that the controller alone knows.
     #[serde(skip)]
     pub(in crate::explain) is_timed: bool,
+    /// Whether nothing takes it away but its kubelet, which does not report, or a person.
+    #[serde(skip)]
+    pub(in crate::explain) is_stuck: bool,
 }
 
 /// What an attacher has to do, on all nodes.
@@ -220,7 +225,8 @@ fn verdict(snapshot: &Snapshot, of: &DrainView) -> Verdict {
         };
     }
     let is_stuck = |volume: &DrainedVolume| {
-        volume.stage != DrainStage::InUse && !volume.is_timed && age::is_long(volume.since, snapshot.taken_at)
+        let is_late = !volume.is_timed && age::is_long(volume.since, snapshot.taken_at);
+        volume.stage != DrainStage::InUse && (volume.is_stuck || is_late)
     };
     let is_leaving = of.cordoned == Some(true) || !of.ready;
     if !is_leaving && of.volumes.iter().all(|volume| volume.stage == DrainStage::InUse) {
@@ -239,7 +245,9 @@ fn node_volume(
 ) -> Option<DrainedVolume> {
     let node = get::<Node>(view, name);
     let attachment = get::<VolumeAttachment>(view, &volume.attachment_name(name));
-    let pods: Vec<_> = view.users(volume, name).filter_map(|pod| get::<Pod>(view, pod)).collect();
+    let mut pods: Vec<_> = view.users(volume, name).filter_map(|pod| get::<Pod>(view, pod)).collect();
+    // As long as one stays, the end of the others frees nothing.
+    pods.sort_by_key(|pod| pod.metadata.is_terminating());
     let is_used = node.as_ref().is_some_and(|node| node.uses(volume.as_str()));
     let is_listed = node.as_ref().is_some_and(|node| node.lists(volume.as_str()));
     if attachment.is_none() && !is_used && !is_listed && pods.is_empty() {
@@ -257,6 +265,12 @@ fn node_volume(
     if forced_at.is_some() {
         view.want(Read::deployed);
     }
+    let is_stuck = match outlook.waiting {
+        Some(Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced }) => {
+            unforced == Unforced::SwitchedOff && unread.is_none()
+        }
+        _ => false,
+    };
     let unread = unread.map(|link| (DrainStage::Mounted, None, link.step.message));
     let known = attachment.as_deref().and_then(detaching).or(unread);
     let (stage, since, waits_for) =
@@ -272,14 +286,16 @@ fn node_volume(
         pod: pods.first().map(|pod| pod.key().to_string()),
         stage,
         since: since.filter(|since| *since <= view.now()),
-        waits_for: forced_at.map_or_else(
-            || waits_for.clone(),
-            |at| {
+        waits_for: match forced_at {
+            Some(at) => {
                 let patience = age::between(view.now(), at);
                 told("+drain timed", &[("told", &waits_for), ("patience", &patience)])
-            },
-        ),
+            }
+            None if is_stuck => told("+drain never forced", &[("told", &waits_for)]),
+            None => waits_for,
+        },
         is_timed: forced_at.is_some(),
+        is_stuck,
     })
 }
 
@@ -303,6 +319,7 @@ fn foreign<'a>(view: &'a View<'_>, name: &'a NodeName) -> impl Iterator<Item = O
             since,
             waits_for,
             is_timed: false,
+            is_stuck: false,
         })
     })
 }
@@ -326,7 +343,8 @@ fn stage(
 ) -> (DrainStage, Option<Timestamp>, String) {
     let is_alive = node.is_some_and(Node::kubelet_speaks);
     let code = outlook.waiting.as_ref().map(<&str>::from);
-    if let Some(pod) = pods.iter().find(|pod| pod.metadata.is_terminating()) {
+    let is_waited_for = matches!(outlook.waiting, Some(Waiting::DetachWaitingForNode { .. }));
+    if let Some(pod) = pods.first().filter(|pod| pod.metadata.is_terminating()) {
         // When its grace is over.
         let since = pod.metadata.deletion_timestamp.as_deref().copied();
         let case = if is_alive { "+drain ending pod" } else { "+drain ending pod without kubelet" };
@@ -340,6 +358,9 @@ fn stage(
         (None, _) if is_used => {
             let case = if is_alive { "+drain unmount" } else { "+drain unmount without kubelet" };
             (DrainStage::Mounted, None, told(case, &[]))
+        }
+        (None, _) if node.is_none() && is_waited_for => {
+            (DrainStage::Mounted, None, told("+drain gone node", &[]))
         }
         (None, Some(code)) => (DrainStage::DetachesNext, None, code.to_owned()),
         (None, None) => (DrainStage::DetachesNext, None, told("+drain controller", &[])),

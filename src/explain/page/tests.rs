@@ -130,6 +130,7 @@ fn node_volumes(value: &Value) -> DrainView {
         since: read(row, "since"),
         waits_for: text(row, "message"),
         is_timed: false,
+        is_stuck: false,
     };
     DrainView {
         api_version: "",

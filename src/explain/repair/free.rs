@@ -13,7 +13,8 @@ use apiserver::{
 use serde_json::json;
 
 use super::proof::{
-    Proof, Proposal, claimants, demand_alone, demand_detached, identity, listed, patch, suits, unmarked,
+    Proof, Proposal, claimants, demand_alone, demand_detached, identity, listed, patch, refuse_asked, suits,
+    unmarked,
 };
 use crate::{
     binder::{calls::WriteKind, reasons::ClaimReason},
@@ -37,7 +38,7 @@ pub(super) fn propose(snapshot: &Snapshot, name: &VolumeName, proof: &mut Proof)
     proof.demand(
         volume.spec.reclaim_policy == ReclaimPolicy::Retain,
         "its reclaim policy is Retain: nothing else is about to delete it",
-        "its reclaim policy is not Retain: it is about to be deleted or scrubbed",
+        "its reclaim policy is not Retain: it is about to be deleted or scrubbed. Set Retain at once (see mooring explain pv)",
     );
     let Some(reference) = &volume.spec.claim_ref else {
         proof.against.push(format!("pv/{name} refers to no claim: there is nothing to free"));
@@ -77,6 +78,7 @@ pub(super) fn propose(snapshot: &Snapshot, name: &VolumeName, proof: &mut Proof)
     );
     demand_detached(snapshot, &volume, proof);
     if let Some(claim) = snapshot.objects.claims.get(&owner) {
+        refuse_asked(&claim, proof);
         suits(&claim, &volume, proof);
     }
     demand_alone(snapshot, &volume, proof);

@@ -16,7 +16,9 @@ use crate::{
         volume_source::{Storage, of_persistent_volume},
     },
     binder::{
-        annotations::{BOUND_BY_CONTROLLER, has},
+        annotations::{
+            BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, STORAGE_PROVISIONER, has,
+        },
         matching::predicate::{Requirements, mismatch_for_named},
     },
     explain::snapshot::Snapshot,
@@ -90,6 +92,19 @@ impl Proof {
         }
         object
     }
+}
+
+/// A claim that is to get a volume has not asked a provisioner for one.
+pub(super) fn refuse_asked(claim: &PersistentVolumeClaim, proof: &mut Proof) {
+    let is_asked =
+        has(&claim.metadata, STORAGE_PROVISIONER) || has(&claim.metadata, BETA_STORAGE_PROVISIONER);
+    proof.refuse_if(
+        claim.spec.volume_name.is_empty() && is_asked && !has(&claim.metadata, BIND_COMPLETED),
+        format!(
+            "the claim pvc/{} waits for a provisioner, which may create a volume at any moment: the claim would have two",
+            claim.metadata.name
+        ),
+    );
 }
 
 /// A merge patch that does something to this object at this revision alone.

@@ -9,7 +9,7 @@ use apiserver::{
 };
 use serde_json::json;
 
-use super::proof::{Proof, Proposal, claimants, demand_alone, listed, patch, suits, unmarked};
+use super::proof::{Proof, Proposal, claimants, demand_alone, listed, patch, refuse_asked, suits, unmarked};
 use crate::{
     binder::{
         annotations::{BETA_STORAGE_PROVISIONER, BIND_COMPLETED, STORAGE_PROVISIONER, has},
@@ -88,15 +88,7 @@ fn look(snapshot: &Snapshot, claim: &PersistentVolumeClaim, volume: &PersistentV
         format!("pvc/{} names no other volume", key.name()),
         format!("pvc/{} names {named}, and spec.volumeName cannot be changed", key.name()),
     );
-    let is_asked =
-        has(&claim.metadata, STORAGE_PROVISIONER) || has(&claim.metadata, BETA_STORAGE_PROVISIONER);
-    proof.refuse_if(
-        named.is_empty() && is_asked && !has(&claim.metadata, BIND_COMPLETED),
-        format!(
-            "the claim pvc/{} waits for a provisioner, which may create a volume at any moment: the claim would have two",
-            key.name()
-        ),
-    );
+    refuse_asked(claim, proof);
     match &volume.spec.claim_ref {
         None => proof.proven.push(format!("pv/{name} is reserved for no claim")),
         Some(reference) if reference.key() != key => {

@@ -71,10 +71,14 @@ fn candidates(it: &Explanation, is_wide: bool, sheet: &mut Sheet) {
     } else {
         it.candidates.iter().filter(is_of_class).take(MOST_ROWS).collect()
     };
-    let is_scheduled = SCHEDULED.contains(&it.reason.as_str());
+    let fits = match it.reason.as_str() {
+        reason if SCHEDULED.contains(&reason) => "fits: the scheduler chooses",
+        _ if it.steps.iter().any(|step| step.reason == "Binding") => "Chosen",
+        _ => "fits",
+    };
     let row = |one: &&Candidate| {
         let result: Vec<Word> = if one.faults.is_empty() {
-            vec![if is_scheduled { "fits: the scheduler chooses" } else { "Chosen" }.into()]
+            vec![fits.into()]
         } else {
             let faults = one.faults.iter().enumerate().flat_map(|(index, fault)| {
                 let before = if index == 0 { "" } else { "; " };

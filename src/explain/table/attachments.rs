@@ -1,7 +1,7 @@
 //! Volumes on nodes: what attach/detach says of them, and what is said of their attachments and nodes. Facts: `node`; `told` by the
 //! decision, `driver`, `pod`, `other` (a node, an attachment, an object), `since` ("", or " for 5m"), `asked` ("", or " 5m ago") where a reason has them.
 
-use super::row::{Part::Also, Row, care, never, next, rows, safe, waits};
+use super::row::{Part::Also, Row, SHOW_LEASES, care, never, next, rows, safe, waits};
 use crate::explain::report::Verdict::{Blocked, Forbidden, Healthy, Waiting};
 
 const ANSWERS: &str = "the attacher answers: within seconds as a rule";
@@ -20,8 +20,7 @@ rows! {
         next("DeleteVolumeAttachment", ""),
         Also("+controller");
     "+controller": Waiting, "",
-        safe("if this lasts: see whether the attach/detach controller runs and what it says",
-            "kubectl get leases -n kube-system");
+        safe("if this lasts: see whether the attach/detach controller runs and what it says", SHOW_LEASES);
     "WaitingForVolumeAttachment": Waiting, "on {node}: {told}", next("CreateVolumeAttachment", "");
     "Publishing" | "DetachWaitingForUnpublish": Waiting, "on {node}: {told}", next("WriteNodeStatus", "");
     "WaitingForDeletion" | "DetachWaitingForSettlement" | "Uncertain attachment" | "RetryBackoff" |
@@ -82,19 +81,21 @@ rows! {
         "node {node} holds the volume, which is for one node alone, and is not Ready{since}: pod {pod} uses \
          the volume there as far as is known",
         waits("Node", "{node}", "is not Ready{since}"),
-        next("Detach", "its kubelet reports again, or the pod is evicted and removed");
+        next("Detach", "its kubelet reports again");
     "HeldByNode by silent node and ending pod": Blocked,
         "node {node} holds the volume, which is for one node alone, and is not Ready{since}: pod {pod} is \
          being deleted, and no kubelet is there to end it",
         waits("Node", "{node}", "is not Ready{since}"),
-        next("Detach", "its kubelet reports again, or the pod is removed");
+        next("Detach", "its kubelet reports again");
     "ExclusiveAttachedTwice": Blocked, "{told}: two machines may write the disk",
         safe("see on which nodes pods use it, and scale down what runs on the one that came later: it leaves \
-              that node when its kubelet has unmounted it",
+              that node when its kubelet has unmounted it, or, if no controller made its attachment, as mooring explain \
+              va/<name> tells",
             "kubectl get pods -A -o wide --field-selector spec.nodeName={later}"),
         care("if both may have written: check the file system before the data is trusted", ""),
         never("let a pod start there to see whether it works: each write may destroy what the other wrote"),
-        Also("+never by hand");
+        never("delete a VolumeAttachment by hand unless mooring explain va/<name> tells to, or its finalizer ever: the \
+               disk may be written from two machines");
     // A kubelet is to unmount.
     "DetachWaitingForUnmount" | "DetachWaitingForNode": Waiting, "on {node}: {told}",
         waits("Node", "{node}", "its kubelet has not unmounted the volume"),
@@ -119,11 +120,16 @@ rows! {
         care("only if {node} is proven off (powered down or fenced): its pods are removed, and its volumes \
               are detached by force (first see: mooring whatif taint {node})",
             "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"),
+        Also("+never forced pods"),
         Also("+never by hand");
+    "+never forced pods": Blocked, "",
+        never("delete its pods by force (--force) while the machine may run: minutes later their volumes may be \
+               detached by force, under containers that may still write");
     "+ailing node": Blocked, "",
         safe("see why the kubelet of {node} is not well (container runtime, network, disk), and mend that: {then} when it is",
             "kubectl describe node {node}"),
         never("declare {node} out of service, or delete it, while its kubelet reports: its machine runs, and may write"),
+        Also("+never forced pods"),
         Also("+never by hand");
     "+ailing node declared off": Blocked, "",
         care("it has the taint node.kubernetes.io/out-of-service, and its machine runs: volumes are detached under its \
@@ -135,7 +141,7 @@ rows! {
         safe("it has the taint node.kubernetes.io/out-of-service already: its pods are removed, and its \
               volumes are detached by force. See that both controllers run (pod garbage collection is of \
               kube-controller-manager)",
-            "kubectl get leases -n kube-system"),
+            SHOW_LEASES),
         Also("+never by hand");
     "+gone node": Blocked, "",
         safe("if the machine of {node} runs, restart its kubelet, which registers only when it starts: the \
@@ -176,7 +182,7 @@ rows! {
     // Nodes.
     "Ready": Healthy, "{told}";
     "NotReady": Waiting, "{told}",
-        next("Recheck", "its kubelet is well again, or a pod there is deleted");
+        next("Recheck", "its kubelet is well again");
     "NodeNotManaged": Healthy, "{told}; its kubelet attaches volumes itself";
     "NodeNotManaged but needed": Blocked,
         "{told}; its kubelet attaches volumes itself, which it cannot do for those of CSI drivers: pod {pod} \

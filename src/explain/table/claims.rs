@@ -1,7 +1,7 @@
 //! Claims: what the binder, the provisioner and the resizer say of them. Facts: `name`, `namespace` and `claim` of the claim;
 //! `volume`, `class`, `driver`, `other` (a claim), `uid`, `pod`, `node` where a reason has them.
 
-use super::row::{Part::Also, Row, care, never, next, rows, safe, waits};
+use super::row::{Part::Also, Row, SHOW_LEASES, care, never, next, rows, safe, waits};
 use crate::explain::report::Verdict::{Blocked, Forbidden, Healthy, NotFound, Waiting};
 
 rows! {
@@ -17,6 +17,8 @@ rows! {
     "Annotating" | "AssigningDefaultClass": Waiting, "{told}", next("WriteClaim", "");
     "Binding": Waiting, "volume {volume} is being bound: {step}", next("Bind", "");
     "VolumeBusy": Waiting, "{told}", next("Bind", "");
+    "+overdue": Blocked, "",
+        safe("see whether the binder runs, of mooring or of kube-controller-manager", SHOW_LEASES);
     "ForeignWriter" | "RestoreGrace" | "ConfirmingClass" | "ConfirmingLost" | "HoldsOtherVolume" |
     "Uncertain" | "Provisioning": Waiting,
         "{told}";
@@ -32,7 +34,8 @@ rows! {
         Also("+make volume"),
         care("or give the claim a class that has a provisioner, which can be done once",
             r#"kubectl patch pvc {name} -n {namespace} -p {"spec":{"storageClassName":"<class>"}}"#),
-        safe("or mark a class as the default: each claim without one gets it at once",
+        care("or mark a class as the default: each waiting claim without one, in all namespaces, gets it at once and \
+              for good, and with it a new volume",
             "kubectl get storageclass");
     "+make volume or claim": Blocked, "",
         Also("+make volume"),
@@ -137,7 +140,13 @@ rows! {
         care("if it has this claim's data, point it at the claim, which takes it then, whatever it asks for by now",
             r#"kubectl patch pv {volume} --type=merge -p {"spec":{"claimRef":{"namespace":"{namespace}","name":"{name}","uid":null}}}"#),
         never("delete the claim: the volume, with its data, is then free for any claim that fits");
-    "HoldsUnfitVolume": Blocked, "{told}", Also("+unsuited");
+    "HoldsUnfitVolume": Blocked, "{told}",
+        waits("PersistentVolume", "{volume}", "does not suit the claim"),
+        Also("+see volume"),
+        Also("+keep data"),
+        care("recreate the claim with what the volume has: the volume is Released with the claim that it has, and \
+              deleted if its policy is Delete",
+            "kubectl get pvc {name} -n {namespace} -o yaml");
     "+see volume": Blocked, "",
         safe("see what the volume is, and for whom", "mooring explain pv {volume}");
     "+unsuited": Blocked, "",
@@ -145,6 +154,11 @@ rows! {
         Also("+see volume"),
         safe("recreate the claim with what the volume has: a claim's class and modes cannot be changed",
             "kubectl get pvc {name} -n {namespace} -o yaml");
+    "+earlier volume going": Waiting, "",
+        safe("{earlier} is the volume of an earlier claim of this name, and is about to be deleted with its data: to \
+              keep that, set its policy to Retain at once",
+            r#"kubectl patch pv {earlier} -p {"spec":{"persistentVolumeReclaimPolicy":"Retain"}}"#),
+        Also("+earlier volume");
     "+earlier volume": Waiting, "",
         care("{earlier} is the volume of an earlier claim of this name, and has its data: to have it, free it \
               for this claim; the command shows the proof and sends nothing without --yes",

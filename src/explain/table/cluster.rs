@@ -20,6 +20,9 @@ rows! {
     "FencedWithoutRuler": Blocked,
         "the fence keeps kube-controller-manager's storage loops from writing, and {told}: nobody rules",
         safe("", "kubectl -n mooring-system get lease,deployment,pods");
+    "NobodyRules": Blocked,
+        "the Deployment of mooring is to run, and {told}: nobody rules, unless kube-controller-manager's storage loops do",
+        safe("", "kubectl -n mooring-system get lease,deployment,pods");
     "FenceAmiss leaving": Healthy,
         "deleted, and in force only as long as the finalizer mooring.dev/fence is there: {told}",
         safe("see how the fence stands", "mooring switch --to mooring"),
@@ -52,9 +55,11 @@ rows! {
     "+drain ending pod without kubelet": Waiting, "container exit, but no kubelet is there to end it";
     "+drain unmount": Waiting, "kubelet unmount";
     "+drain unmount without kubelet": Waiting, "kubelet unmount, but the kubelet does not report";
+    "+drain gone node": Waiting, "kubelet unmount, but its node has no object";
     "+drain attacher": Waiting, "attacher of {driver}";
     "+drain attacher error": Waiting, "attacher: {told}";
     "+drain controller": Waiting, "the controller";
     "+drain foreign": Blocked, "a person: see mooring explain va/{name}";
+    "+drain never forced": Blocked, "{told}; never: time may not force";
     "+drain timed": Waiting, "{told}; detached by force {patience} after its pod is gone and its node was last Ready";
 }

@@ -25,7 +25,7 @@ rows! {
         safe("see whether the node is to come back under that name", "kubectl get nodes"),
         safe("if it lasts: see whether kube-controller-manager runs, with its pod-garbage-collector-controller",
             "kubectl get leases -n kube-system kube-controller-manager");
-    "NotReady pod": Waiting, "node {node} is not Ready: {told}", next("Start", "{until}");
+    "NotReady pod": Waiting, "node {node} is not Ready: {told}", next("Start", "its kubelet is well again");
     "NodeNotManaged pod": Healthy, "volume {volume}: {told}";
     "NodeNotManaged pending pod": Blocked, "volume {volume}: {told}",
         waits("Node", "{node}", "attaches volumes itself, which it cannot do for those of CSI drivers"),

@@ -67,6 +67,10 @@ pub(super) const fn care(text: &'static str, command: &'static str) -> Part {
     Part::Do(Care, text, command)
 }
 
+/// All leases but those of nodes: of mooring, of kube-controller-manager and of side-cars.
+pub(super) const SHOW_LEASES: &str =
+    "kubectl get leases -A --field-selector metadata.namespace!=kube-node-lease";
+
 /// Something never to do.
 pub(super) const fn never(text: &'static str) -> Part {
     Part::Do(Danger, text, "")

@@ -58,6 +58,8 @@ rows! {
     // Released.
     "LeftToProvisioner": Waiting, "{told}",
         next("Delete", "the provisioner deletes it"),
+        safe("if its claim was deleted by mistake: set its policy to Retain at once, which keeps the data",
+            r#"kubectl patch pv {name} -p {"spec":{"persistentVolumeReclaimPolicy":"Retain"}}"#),
         safe("if it lasts: see what the provisioner says", "kubectl get events -A");
     "LeftToProvisioner made by hand": Blocked,
         "released, and to be deleted, but no provisioner does it: it lacks the annotation {annotation}, by \
