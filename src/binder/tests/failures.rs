@@ -372,3 +372,42 @@ fn s48_a_claim_whose_reservation_is_in_doubt_is_told_of_it() {
     assert_eq!(planner.waiting(), [("Uncertain", 1)].into());
     assert_eq!(plan.events.iter().map(|event| event.reason).collect::<Vec<_>>(), ["Uncertain"]);
 }
+
+/// A claim that names the volume may not take it just now, and then takes it no longer.
+#[test]
+fn l1_a_volume_is_offered_when_the_claim_that_names_it_is_suited_by_it_no_more() {
+    let (mut named, rival) = (claim("named"), claim("rival"));
+    named.spec.volume_name = VolumeName::from("pv");
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![named.clone(), rival.clone()]);
+    let now = Instant::now();
+    let (op, _) = reserved(&mut planner, now);
+    assert_eq!(op.subject, Target::Claim(named.key()));
+    let busy = CallError::Throttled { message: "busy".into(), after: Duration::from_secs(7) };
+    planner.answered(op, Err(busy), now, 0.0);
+    assert_eq!(planner.plan(now).ops, []);
+    named.metadata.resource_version = ResourceVersion(5);
+    named.spec.storage_class_name = Some("other".into());
+    objects.apply(named.clone());
+    planner.changed(&ObjectRef::Claim(named.key()), now);
+    let later = planner.plan(now).wake_at.unwrap();
+    assert_eq!(reserved(&mut planner, later).0.subject, Target::Claim(rival.key()));
+}
+
+/// Its reservation is refused, or what comes before that.
+#[test]
+fn l15_a_claim_that_names_a_volume_and_is_refused_keeps_it_from_no_other() {
+    for kind in [WriteKind::ReserveVolume, WriteKind::Annotate] {
+        let (mut named, rival) = (claim("named"), claim("rival"));
+        named.spec.volume_name = VolumeName::from("pv");
+        if kind == WriteKind::Annotate {
+            let provisioner = "volume.kubernetes.io/storage-provisioner";
+            named.metadata.annotations.insert(provisioner, "kubernetes.io/aws-ebs");
+        }
+        let (_, mut planner) = planner(vec![volume("pv")], vec![named.clone(), rival.clone()]);
+        let now = Instant::now();
+        let op = only(planner.plan(now));
+        assert_eq!((&op.subject, op.call.write_kind()), (&Target::Claim(named.key()), Some(kind)));
+        planner.answered(op, Err(refused()), now, 0.0);
+        assert_eq!(reserved(&mut planner, now).0.subject, Target::Claim(rival.key()), "{kind:?}");
+    }
+}

@@ -589,22 +589,3 @@ fn s45_a_volume_is_its_owners_until_the_owner_is_gone() {
     planner.changed(&ObjectRef::Claim(key("owner")), now);
     assert_eq!(only(planner.plan(now)).subject, Target::Claim(key("rival")));
 }
-
-/// A claim that names the volume may not take it just now, and then takes it no longer.
-#[test]
-fn l1_a_volume_is_offered_when_the_claim_that_names_it_is_suited_by_it_no_more() {
-    let mut named = claim("named");
-    named.spec.volume_name = VolumeName::from("pv");
-    let (objects, mut planner) = planner(vec![volume("pv")], vec![named.clone(), claim("rival")]);
-    let now = Instant::now();
-    let op = only(planner.plan(now));
-    assert_eq!(op.subject, Target::Claim(key("named")));
-    planner.answered(op, Err(refused()), now, 0.0);
-    assert_eq!(planner.plan(now).ops, []);
-    named.metadata.resource_version = ResourceVersion(5);
-    named.spec.storage_class_name = Some("other".into());
-    objects.apply(named);
-    planner.changed(&ObjectRef::Claim(key("named")), now);
-    let later = planner.plan(now).wake_at.unwrap();
-    assert_eq!(only(planner.plan(later)).subject, Target::Claim(key("rival")));
-}
