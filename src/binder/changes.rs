@@ -204,6 +204,10 @@ impl Planner {
                 self.plugins_changed(&ObjectRef::Claim(key.clone()), now);
             }
             Some(claim) => {
+                if claim.status.phase != ClaimPhase::Lost {
+                    // It may have been Lost, and its volume be back: what was proven for the loss is of the past.
+                    self.state.proofs.forget_claim(key);
+                }
                 self.look_for_others(&*claim, now);
                 self.queue.add(target, now);
                 // Whose a volume is, the phase of a claim that names it says, too (S45).
