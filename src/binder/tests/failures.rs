@@ -323,6 +323,33 @@ fn l18_what_is_refused_of_a_volume_is_told_there() {
     }
 }
 
+/// A webhook says whose the volume is, whose name only people of that namespace may read.
+#[test]
+fn s41_of_a_write_that_is_refused_a_volume_is_not_told_whose_it_is() {
+    // what the server says, and what of it is told on the volume
+    let rows = [
+        ("reclaim of team-a/payroll is not allowed", "refused"),
+        ("\"payroll\".", "refused"),
+        ("Claims of team-a: no", "refused"),
+        ("payrolls and team-ab: no", "payrolls and team-ab: no"),
+    ];
+    for (words, told_of) in rows {
+        let mut left = volume("pv");
+        left.spec.claim_ref =
+            Some(ClaimRef { namespace: "team-a".into(), name: "payroll".into(), uid: "gone".into() });
+        left.status.phase = VolumePhase::Bound;
+        let (_, mut planner) = planner(vec![left], vec![]);
+        let now = Instant::now();
+        let read = only(planner.plan(now));
+        planner.answered(read, Err(CallError::NotFound("payroll".into())), now, 0.0);
+        let refused = CallError::Refused { code: 403, message: words.into() };
+        let write = only(planner.plan(now));
+        planner.answered(write, Err(refused), now, 0.0);
+        let text = format!("could not set the volume to Released, a write to pv/pv: {told_of}");
+        assert_eq!(told(&planner.plan(now).events), [("PersistentVolume", "FailedUpdate", text.as_str())]);
+    }
+}
+
 #[test]
 fn l18_a_claim_that_cannot_be_handed_to_its_provisioner_is_told_in_kcms_words() {
     let class: StorageClass = decode(&json!({
