@@ -133,7 +133,7 @@ impl Planner {
             Ok(answer) if op.changed_nothing(&answer) => {
                 self.observe_response(answer, now);
                 if write.kind != WriteKind::Annotate {
-                    self.note_unreservable(op, write);
+                    self.note_unreservable(op, write, now);
                     return Then::Failed;
                 }
                 self.state.stripped.insert(op.subject.clone(), (content(write), op.known));
@@ -174,20 +174,26 @@ impl Planner {
             Err(CallError::AlreadyExists(_)) => Then::Read(Purpose::SeeWhose),
             Err(error) => {
                 if matches!(error, CallError::Refused { .. }) {
-                    self.note_unreservable(op, write);
+                    self.note_unreservable(op, write, now);
                 }
                 Then::Pause(error)
             }
         }
     }
 
-    /// Notes a volume that is not to be reserved: it may be the volume, and keeps no claim from another (L15).
-    fn note_unreservable(&mut self, op: &Op, write: &Write) {
-        if let (WriteKind::ReserveVolume, ObjectRef::Volume(name)) = (write.kind, &write.target)
-            && let Some(volume) = self.state.volume(name)
-            && op.known == Some(volume.metadata.resource_version)
-        {
+    /// Notes a volume that is not to be reserved: it may be the volume, and keeps no claim from another (L15); or the claim that
+    /// names it, and keeps it from no other.
+    fn note_unreservable(&mut self, op: &Op, write: &Write, now: Instant) {
+        let Target::Claim(key) = &op.subject else { return };
+        let named = || Some(self.state.objects.claims.get(key)?.spec.volume_name.clone());
+        let name = op.volume.clone().or_else(named).unwrap_or_default();
+        let is_as_it_was = |volume: &PersistentVolume| {
+            write.kind != WriteKind::ReserveVolume || op.known == Some(volume.metadata.resource_version)
+        };
+        let volume = self.state.volume(&name).filter(|volume| volume.spec.claim_ref.is_none());
+        if volume.is_some_and(|volume| is_as_it_was(&volume)) {
             self.state.unreservable.insert(name.clone());
+            self.queue.offer(name, now);
         }
     }
 

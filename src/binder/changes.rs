@@ -13,6 +13,7 @@ use apiserver::{
 use tokio::time::Instant;
 
 use super::{
+    annotations::HOST_PATH_PLUGIN,
     calls::{Shown, Target},
     controller::Planner,
     matching::predicate::was_bound,
@@ -74,7 +75,7 @@ impl Planner {
                             let is_busy = self.state.in_flight.busy.contains(&target);
                             let has_waited = |least| self.retries.has_waited(&target, least, now);
                             let is_tried = !is_busy && least.is_none_or(has_waited);
-                            self.state.objects.claims.get(key).filter(|_| is_tried)
+                            if is_tried { self.state.objects.claims.get(key) } else { None }
                         };
                         self.seeking.candidate(&volume, &current, &BTreeSet::new())
                     };
@@ -204,6 +205,10 @@ impl Planner {
                 self.plugins_changed(&ObjectRef::Claim(key.clone()), now);
             }
             Some(claim) => {
+                if claim.status.phase != ClaimPhase::Lost {
+                    // It may have been Lost, and its volume be back: what was proven for the loss is of the past.
+                    self.state.proofs.forget_claim(key);
+                }
                 self.look_for_others(&*claim, now);
                 self.queue.add(target, now);
                 // Whose a volume is, the phase of a claim that names it says, too (S45).
@@ -236,6 +241,9 @@ impl Planner {
     /// Looks again at the open claims that are provisioned here: they may have waited for a node, or for the name of a
     /// volume that is gone.
     fn wake_provisioned(&mut self, now: Instant) {
+        if !self.state.plugins.provisions(HOST_PATH_PLUGIN) {
+            return;
+        }
         for (name, class) in self.state.objects.classes.snapshot() {
             if self.state.plugins.provisions(&class.provisioner) {
                 self.wake_class(&name, now);

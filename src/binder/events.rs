@@ -137,13 +137,24 @@ pub fn failed_for_volume(volume: &PersistentVolume, failure: &Failure) -> Event 
         _ => "FailedUpdate",
     };
     // Of another object than the volume only people of its namespace may know (S41).
+    let outcome = <&str>::from(failure.outcome).to_owned();
     let text = match &failure.task {
         Task::Read if !failure.object.starts_with("pv/") => {
-            format!("could not read what the volume is for: {}", <&str>::from(failure.outcome))
+            format!("could not read what the volume is for: {outcome}")
         }
+        _ if says_whose(&failure.words, volume) => Failure { words: outcome, ..failure.clone() }.text(),
         _ => failure.text(),
     };
     warning(volume, reason, text)
+}
+
+/// Whether somebody names the claim that a volume refers to, or its namespace.
+fn says_whose(words: &str, volume: &PersistentVolume) -> bool {
+    let is_of_name = |char: char| char.is_alphanumeric() || "-.".contains(char);
+    let mut words = words.split(|char| !is_of_name(char)).map(|word| word.trim_matches('.'));
+    let is_its =
+        |of: &ClaimRef| words.any(|word| !word.is_empty() && (of.name == word || of.namespace == word));
+    volume.spec.claim_ref.as_ref().is_some_and(is_its)
 }
 
 /// A pod with the name of a recycler pod is there that is not of this run.

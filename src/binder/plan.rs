@@ -318,8 +318,9 @@ impl Planner {
             // What was proven is of the past when the step is taken at last.
             self.state.proofs.forget_claim(&key);
             let held = waiting(why, until);
-            // What the claim waits for stays what it waits for, whatever its phase says meanwhile.
-            if decision.step.as_ref().and_then(Call::write_kind) == Some(WriteKind::ClaimPending) {
+            // What the claim waits for stays what it waits for, whatever its phase says meanwhile, or whom it was handed to.
+            let kind = decision.step.as_ref().and_then(Call::write_kind);
+            if let Some(WriteKind::ClaimPending | WriteKind::AskProvisioner) = kind {
                 return held.events.into_iter().fold(Decision { step: None, ..decision }, Decision::telling);
             }
             return held;

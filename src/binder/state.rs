@@ -118,7 +118,8 @@ pub struct State {
     /// Annotations and finalizers that a webhook takes out, by the content of the write, and the revision of the object since
     /// which nobody but us has changed it: nothing waits for them.
     pub(super) stripped: BTreeMap<Target, (u64, Option<ResourceVersion>)>,
-    /// Free volumes that were not to be reserved when they were as they are: others that suit a claim come first.
+    /// Free volumes that were not to be reserved when they were as they are: others that suit a claim come first, and a claim
+    /// that names one without ever having had it keeps it from nobody.
     pub(super) unreservable: BTreeSet<VolumeName>,
     /// What other binders were seen to write.
     pub writers: SecondWriters<Target>,
@@ -217,10 +218,11 @@ impl State {
     }
 
     /// A volume that a claim may look for: none that belongs to another claim, which is about to take it back, and none
-    /// that another names and would take now.
+    /// that another names and would take now, if it may.
     pub fn unowned(&self, name: &VolumeName) -> Option<Arc<PersistentVolume>> {
         let volume = self.volume(name)?;
-        let is_taken = volume.spec.claim_ref.is_none() && self.takers(&volume).next().is_some();
+        let is_named = || !self.unreservable.contains(name) && self.takers(&volume).next().is_some();
+        let is_taken = volume.spec.claim_ref.is_none() && (!self.owners(name).is_empty() || is_named());
         (!is_taken).then_some(volume)
     }
 

@@ -75,7 +75,7 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
         for key in self.retries.take_due(now) {
             self.queue.retry(key);
         }
-        while under_way + self.busy.len() < CALLS
+        while self.has_room(under_way)
             && self.looks < LOOKS
             && let Some(key) = self.queue.pop()
         {
@@ -87,6 +87,11 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
             }
         }
         None
+    }
+
+    /// Whether there is room for another request, when so many others are under way, about no key.
+    pub fn has_room(&self, under_way: usize) -> bool {
+        under_way + self.busy.len() < CALLS
     }
 
     /// A request about the key is sent.
@@ -214,8 +219,7 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
         now: Instant,
     ) -> Plan<C> {
         self.looks = 0;
-        let has_room = under_way + self.busy.len() < CALLS;
-        let more = (!self.queue.is_empty() && has_room).then_some(now);
+        let more = (!self.queue.is_empty() && self.has_room(under_way)).then_some(now);
         Plan {
             calls,
             events: std::mem::take(&mut self.events),

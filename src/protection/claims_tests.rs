@@ -11,6 +11,7 @@ use crate::controller::{
         calls::{Answer, Call},
         step::FinalizerStep,
     },
+    keys::CALLS,
     report::Reason as _,
 };
 
@@ -207,6 +208,34 @@ fn claims_of_a_namespace_share_a_list_that_was_asked_for_after_they_were_seen_to
         matches!(&calls[..], [Call::Patch(..), Call::Users(_, claims)] if *claims == [(key, uid)]),
         "the first goes, the other is asked for: {calls:?}"
     );
+}
+
+/// What the first lists have shown would be old when the last are answered.
+#[test]
+fn l15_of_many_namespaces_a_few_are_listed_at_once_and_what_nothing_uses_goes_meanwhile() {
+    let (objects, mut controller, now) = stage(false);
+    for number in 0..40 {
+        let mut claim = claim("");
+        claim.metadata.namespace = format!("ns-{number}").into();
+        let key = claim.key();
+        objects.apply(claim);
+        controller.changed([ObjectRef::Claim(key)].into(), now);
+    }
+    let mut lists = controller.plan(now).calls;
+    assert_eq!(lists.len(), CALLS);
+    assert!(controller.plan(now).calls.is_empty());
+    for _ in 0..3 {
+        controller.answered(lists.pop().unwrap(), Ok(Answer::Users(BTreeSet::new())), now, 0.0);
+        let write = only(&controller.plan(now));
+        patch_of(&write);
+        let Call::Patch(key, ..) = &write else { panic!("{write:?}") };
+        let mut gone = PersistentVolumeClaim::clone(&objects.claims.get(key).unwrap());
+        gone.metadata.resource_version = ResourceVersion(9);
+        objects.delete(gone);
+        controller.answered(write, Err(CallError::NotFound("gone".to_owned())), now, 0.0);
+        lists.push(only(&controller.plan(now)));
+        assert!(matches!(lists.last(), Some(Call::Users(..))), "{lists:?}");
+    }
 }
 
 /// Its pod began while the pages came in, behind those that were read.

@@ -323,6 +323,33 @@ fn l18_what_is_refused_of_a_volume_is_told_there() {
     }
 }
 
+/// A webhook says whose the volume is, whose name only people of that namespace may read.
+#[test]
+fn s41_of_a_write_that_is_refused_a_volume_is_not_told_whose_it_is() {
+    // what the server says, and what of it is told on the volume
+    let rows = [
+        ("reclaim of team-a/payroll is not allowed", "refused"),
+        ("\"payroll\".", "refused"),
+        ("Claims of team-a: no", "refused"),
+        ("payrolls and team-ab: no", "payrolls and team-ab: no"),
+    ];
+    for (words, told_of) in rows {
+        let mut left = volume("pv");
+        left.spec.claim_ref =
+            Some(ClaimRef { namespace: "team-a".into(), name: "payroll".into(), uid: "gone".into() });
+        left.status.phase = VolumePhase::Bound;
+        let (_, mut planner) = planner(vec![left], vec![]);
+        let now = Instant::now();
+        let read = only(planner.plan(now));
+        planner.answered(read, Err(CallError::NotFound("payroll".into())), now, 0.0);
+        let refused = CallError::Refused { code: 403, message: words.into() };
+        let write = only(planner.plan(now));
+        planner.answered(write, Err(refused), now, 0.0);
+        let text = format!("could not set the volume to Released, a write to pv/pv: {told_of}");
+        assert_eq!(told(&planner.plan(now).events), [("PersistentVolume", "FailedUpdate", text.as_str())]);
+    }
+}
+
 #[test]
 fn l18_a_claim_that_cannot_be_handed_to_its_provisioner_is_told_in_kcms_words() {
     let class: StorageClass = decode(&json!({
@@ -371,4 +398,43 @@ fn s48_a_claim_whose_reservation_is_in_doubt_is_told_of_it() {
     assert_eq!(plan.ops, []);
     assert_eq!(planner.waiting(), [("Uncertain", 1)].into());
     assert_eq!(plan.events.iter().map(|event| event.reason).collect::<Vec<_>>(), ["Uncertain"]);
+}
+
+/// A claim that names the volume may not take it just now, and then takes it no longer.
+#[test]
+fn l1_a_volume_is_offered_when_the_claim_that_names_it_is_suited_by_it_no_more() {
+    let (mut named, rival) = (claim("named"), claim("rival"));
+    named.spec.volume_name = VolumeName::from("pv");
+    let (objects, mut planner) = planner(vec![volume("pv")], vec![named.clone(), rival.clone()]);
+    let now = Instant::now();
+    let (op, _) = reserved(&mut planner, now);
+    assert_eq!(op.subject, Target::Claim(named.key()));
+    let busy = CallError::Throttled { message: "busy".into(), after: Duration::from_secs(7) };
+    planner.answered(op, Err(busy), now, 0.0);
+    assert_eq!(planner.plan(now).ops, []);
+    named.metadata.resource_version = ResourceVersion(5);
+    named.spec.storage_class_name = Some("other".into());
+    objects.apply(named.clone());
+    planner.changed(&ObjectRef::Claim(named.key()), now);
+    let later = planner.plan(now).wake_at.unwrap();
+    assert_eq!(reserved(&mut planner, later).0.subject, Target::Claim(rival.key()));
+}
+
+/// Its reservation is refused, or what comes before that.
+#[test]
+fn l15_a_claim_that_names_a_volume_and_is_refused_keeps_it_from_no_other() {
+    for kind in [WriteKind::ReserveVolume, WriteKind::Annotate] {
+        let (mut named, rival) = (claim("named"), claim("rival"));
+        named.spec.volume_name = VolumeName::from("pv");
+        if kind == WriteKind::Annotate {
+            let provisioner = "volume.kubernetes.io/storage-provisioner";
+            named.metadata.annotations.insert(provisioner, "kubernetes.io/aws-ebs");
+        }
+        let (_, mut planner) = planner(vec![volume("pv")], vec![named.clone(), rival.clone()]);
+        let now = Instant::now();
+        let op = only(planner.plan(now));
+        assert_eq!((&op.subject, op.call.write_kind()), (&Target::Claim(named.key()), Some(kind)));
+        planner.answered(op, Err(refused()), now, 0.0);
+        assert_eq!(reserved(&mut planner, now).0.subject, Target::Claim(rival.key()), "{kind:?}");
+    }
 }

@@ -248,6 +248,26 @@ fn s24_a_loss_that_was_not_written_takes_a_proof_of_its_own_when_it_is_tried_aga
     }
 }
 
+/// The volume is made again, which another writer sees first: our watch of volumes is behind.
+#[test]
+fn s24_a_loss_is_not_written_again_on_the_proof_of_the_first() {
+    let mut bound = bound_to_pv();
+    let (objects, mut planner) = planner(vec![], vec![bound.clone()]);
+    let now = Instant::now();
+    let read = only(planner.plan(now));
+    planner.answered(read.clone(), Err(CallError::NotFound("pv".into())), now, 0.0);
+    let write = only(planner.plan(now));
+    assert_eq!(write.call.write_kind(), Some(WriteKind::ClaimLost));
+    let lost = answer(&objects, &write, 2);
+    planner.answered(write, Ok(lost), now, 0.0);
+    assert_eq!(planner.plan(now).ops, []);
+    let later = now + Duration::from_hours(2);
+    (bound.status.phase, bound.metadata.resource_version) = (ClaimPhase::Bound, ResourceVersion(5));
+    objects.apply(bound.clone());
+    planner.changed(&ObjectRef::Claim(bound.key()), later);
+    assert_eq!(only(planner.plan(later)).call, read.call);
+}
+
 /// What is held back after a restore says until when, on the page and to users; and goes on when that is over.
 #[tokio::test(start_paused = true)]
 async fn e11_nothing_is_released_in_the_grace_after_a_restore_and_its_end_is_shown() {

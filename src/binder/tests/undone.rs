@@ -6,11 +6,15 @@ use apiserver::{
     call::CallError,
     events::{Event, Novelty},
     ids::{ClaimKey, ResourceVersion, VolumeName},
-    kinds::{ClaimPhase, ClaimRef, Narrow as _, ObjectRef, PersistentVolume, ReclaimPolicy, VolumePhase},
+    kinds::{
+        ClaimPhase, ClaimRef, Narrow as _, ObjectRef, PersistentVolume, ReclaimPolicy, StorageClass,
+        VolumePhase,
+    },
 };
+use serde_json::json;
 use tokio::time::Instant;
 
-use super::{answer, claim, only, planner, volume};
+use super::{answer, claim, decode, only, planner, volume};
 use crate::binder::calls::{Answer, Call, Purpose, Target, WriteKind};
 
 /// Another writer undoes each write of a kind to a volume so long after it is made, until it stops. Returns when the
@@ -337,6 +341,41 @@ fn l1_a_claim_whose_phase_is_undone_takes_a_volume_that_comes() {
     now += Duration::from_millis(1);
     assert!(until.is_some_and(|until| until > now));
     objects.apply(volume("pv"));
+    planner.changed(&ObjectRef::Volume("pv".into()), now);
+    assert_eq!(only(planner.plan(now)).volume, Some("pv".into()));
+}
+
+/// Somebody takes off each time what hands a claim to its provisioner: it takes a free volume that comes all the same.
+#[test]
+fn l1_a_claim_whose_hand_over_is_undone_takes_a_volume_that_comes() {
+    let mut open = claim("c");
+    open.spec.storage_class_name = Some("gold".into());
+    let (objects, mut planner) = planner(vec![], vec![open.clone()]);
+    let mut now = Instant::now();
+    let gold: StorageClass = decode(&json!({
+        "metadata": {"name": "gold", "resourceVersion": "1"}, "provisioner": "vendor.com/v",
+        "volumeBindingMode": "Immediate",
+    }));
+    objects.apply(gold);
+    planner.changed(&ObjectRef::Class("gold".into()), now);
+    let until = loop {
+        let mut plan = planner.plan(now);
+        let Some(op) = plan.ops.pop() else { break plan.wake_at };
+        assert_eq!(op.call.write_kind(), Some(WriteKind::AskProvisioner));
+        let mut asked = open.clone();
+        asked.metadata.resource_version.0 += 1;
+        asked.metadata.annotations.insert("volume.kubernetes.io/storage-provisioner", "vendor.com/v");
+        planner.answered(op, Ok(Answer::Claim(asked)), now, 0.5);
+        open.metadata.resource_version.0 += 2;
+        objects.apply(open.clone());
+        planner.changed(&ObjectRef::Claim(open.key()), now);
+    };
+    assert_eq!(planner.waiting(), [("WaitingForProvisioner", 1)].into());
+    now += Duration::from_millis(1);
+    assert!(until.is_some_and(|until| until > now));
+    let mut comes = volume("pv");
+    comes.spec.storage_class_name = Some("gold".into());
+    objects.apply(comes);
     planner.changed(&ObjectRef::Volume("pv".into()), now);
     assert_eq!(only(planner.plan(now)).volume, Some("pv".into()));
 }

@@ -8,10 +8,10 @@ use apiserver::{
     events::Novelty,
     ids::{ClaimKey, ClassName, ResourceVersion, VolumeName},
     kinds::{
-        ClaimPhase, ClaimRef, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim, ReclaimPolicy,
-        StorageClass, VolumePhase,
+        ClaimPhase, ClaimRef, Meta, Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim,
+        ReclaimPolicy, StorageClass, VolumePhase,
     },
-    tables::Objects,
+    tables::{ChangeSet, Objects},
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -37,6 +37,17 @@ fn of_class(name: &str, class: &str) -> PersistentVolumeClaim {
 
 fn refused() -> CallError {
     CallError::Refused { code: 403, message: "no".into() }
+}
+
+/// An object of which a person has noted this.
+fn noted(meta: Meta, team: &str, revision: u64) -> Meta {
+    let noted: Meta = serde_json::from_value(json!({"annotations": {"example.com/team": team}})).unwrap();
+    Meta { resource_version: ResourceVersion(revision), annotations: noted.annotations, ..meta }
+}
+
+/// What the tables tell of.
+fn told(planner: &mut Planner, changes: &ChangeSet, now: Instant) {
+    changes.take_now().iter().for_each(|object| planner.changed(object, now));
 }
 
 fn reasons(plan: &Recorded) -> Vec<(&'static str, &str)> {
@@ -66,6 +77,7 @@ fn l16_a_pair_goes_on_within_five_seconds_after_an_outage() {
 #[test]
 fn a_claim_that_was_put_right_is_tried_at_once() {
     let (objects, mut planner) = planner(vec![volume("pv")], vec![claim("c")]);
+    let changes = objects.subscribe();
     let mut now = Instant::now();
     for _ in 0..2 {
         let op = only(planner.plan(now));
@@ -76,19 +88,23 @@ fn a_claim_that_was_put_right_is_tried_at_once() {
     }
     now -= retry_pause(1, 0.0);
 
-    let mut better = claim("c");
-    better.metadata.resource_version = ResourceVersion(3);
-    objects.apply(better);
-    planner.changed(&ObjectRef::Claim(key("c")), now);
+    // Nobody has put it right yet, then a person notes what a policy asks for.
+    let mut claim = claim("c");
+    claim.metadata.resource_version = ResourceVersion(3);
+    objects.apply(claim.clone());
+    told(&mut planner, &changes, now);
+    assert_eq!(planner.plan(now).ops, []);
+    claim.metadata = noted(claim.metadata, "a", 4);
+    objects.apply(claim.clone());
+    told(&mut planner, &changes, now);
     let op = only(planner.plan(now));
     assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
 
     // Who changes it without end does not have it tried without end (S40).
     planner.answered(op, Err(refused()), now, 0.0);
-    let mut again = claim("c");
-    again.metadata.resource_version = ResourceVersion(4);
-    objects.apply(again);
-    planner.changed(&ObjectRef::Claim(key("c")), now);
+    claim.metadata = noted(claim.metadata, "b", 5);
+    objects.apply(claim);
+    told(&mut planner, &changes, now);
     let plan = planner.plan(now);
     assert_eq!((plan.ops.len(), plan.wake_at), (0, Some(now + retry_pause(1, 0.0))));
 }
@@ -97,12 +113,15 @@ fn a_claim_that_was_put_right_is_tried_at_once() {
 #[test]
 fn l1_a_claim_whose_step_is_refused_takes_a_volume_that_comes_or_changes() {
     for (class, name) in [("", "pv"), ("", "other"), ("gold", "other")] {
-        let (objects, mut planner) = planner(vec![volume("pv")], vec![of_class("c", class)]);
+        let mut pv = volume("pv");
+        pv.spec.storage_class_name = Some("".into());
+        let (objects, mut planner) = planner(vec![pv], vec![of_class("c", class)]);
         let gold: StorageClass = decode(&json!({
             "metadata": {"name": "gold", "resourceVersion": "1"}, "provisioner": "vendor.com/v",
             "volumeBindingMode": "Immediate",
         }));
         objects.apply(gold);
+        let changes = objects.subscribe();
         let mut now = Instant::now();
         for _ in 0..3 {
             let op = only(planner.plan(now));
@@ -114,9 +133,9 @@ fn l1_a_claim_whose_step_is_refused_takes_a_volume_that_comes_or_changes() {
         now -= retry_pause(1, 0.0);
         let mut comes = volume(name);
         comes.spec.storage_class_name = Some(class.into());
-        comes.metadata.resource_version = ResourceVersion(5);
+        comes.metadata = noted(comes.metadata, "a", 5);
         objects.apply(comes.clone());
-        planner.changed(&ObjectRef::Volume(comes.key()), now);
+        told(&mut planner, &changes, now);
         let op = only(planner.plan(now));
         assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume), "{class} {name}");
 
@@ -124,8 +143,8 @@ fn l1_a_claim_whose_step_is_refused_takes_a_volume_that_comes_or_changes() {
         planner.answered(op, Err(refused()), now, 0.0);
         comes.metadata.resource_version = ResourceVersion(6);
         comes.metadata.labels.insert("a".to_owned(), "b".to_owned());
-        objects.apply(comes.clone());
-        planner.changed(&ObjectRef::Volume(comes.key()), now);
+        objects.apply(comes);
+        told(&mut planner, &changes, now);
         let plan = planner.plan(now);
         assert_eq!((plan.ops, plan.wake_at), (vec![], Some(now + retry_pause(1, 0.0))), "{class} {name}");
     }
@@ -225,18 +244,14 @@ fn s28_a_class_that_was_read_live_is_used_before_its_watch_tells_of_it() {
         "volumeBindingMode": "WaitForFirstConsumer",
     }));
     planner.answered(read, Ok(Answer::Class(class.clone())), now, 0.0);
-    for object in changes.take_now() {
-        planner.changed(&object, now);
-    }
+    told(&mut planner, &changes, now);
     assert_eq!(planner.plan(now).ops, []);
     assert_eq!(planner.waiting(), [("WaitingForFirstConsumer", 1)].into());
 
     // A list that should show it and does not: it is asked for again.
     objects.classes.advance(ResourceVersion(11));
     objects.reset::<StorageClass>(Vec::new());
-    for object in changes.take_now() {
-        planner.changed(&object, now);
-    }
+    told(&mut planner, &changes, now);
     assert_eq!(
         only(planner.plan(now)).call,
         Call::read(ObjectRef::Class(class.key()), Purpose::ProveNoClass)
@@ -358,7 +373,7 @@ fn a_claim_that_cannot_be_handed_to_its_provisioner_says_so() {
 fn what_a_write_tells_is_not_told_again_by_the_next_look() {
     let mut bound = claim("c");
     bound.spec.volume_name = VolumeName::from("pv");
-    bound.metadata.annotations = [("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned())].into();
+    bound.metadata.annotations.insert("pv.kubernetes.io/bind-completed", "yes");
     let (_, mut planner) = planner(Vec::new(), vec![bound.clone()]);
     let now = Instant::now();
     let proof = only(planner.plan(now));
@@ -573,23 +588,4 @@ fn s45_a_volume_is_its_owners_until_the_owner_is_gone() {
     objects.delete(owner);
     planner.changed(&ObjectRef::Claim(key("owner")), now);
     assert_eq!(only(planner.plan(now)).subject, Target::Claim(key("rival")));
-}
-
-/// A claim that names the volume may not take it just now, and then takes it no longer.
-#[test]
-fn l1_a_volume_is_offered_when_the_claim_that_names_it_is_suited_by_it_no_more() {
-    let mut named = claim("named");
-    named.spec.volume_name = VolumeName::from("pv");
-    let (objects, mut planner) = planner(vec![volume("pv")], vec![named.clone(), claim("rival")]);
-    let now = Instant::now();
-    let op = only(planner.plan(now));
-    assert_eq!(op.subject, Target::Claim(key("named")));
-    planner.answered(op, Err(refused()), now, 0.0);
-    assert_eq!(planner.plan(now).ops, []);
-    named.metadata.resource_version = ResourceVersion(5);
-    named.spec.storage_class_name = Some("other".into());
-    objects.apply(named);
-    planner.changed(&ObjectRef::Claim(key("named")), now);
-    let later = planner.plan(now).wake_at.unwrap();
-    assert_eq!(only(planner.plan(later)).subject, Target::Claim(key("rival")));
 }

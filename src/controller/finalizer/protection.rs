@@ -224,8 +224,9 @@ impl<K: Protected> Controller for Protection<K> {
         while let Some(key) = self.keys.next(self.listing.len(), now) {
             calls.extend(self.look(&key, now));
         }
+        // What lists have shown is used first, as it gets old.
         for (list, waiting) in std::mem::take(&mut self.to_list) {
-            if self.listing.contains(&list) {
+            if self.listing.contains(&list) || !self.keys.has_room(self.listing.len()) {
                 self.to_list.insert(list, waiting);
             } else {
                 self.listing.insert(list.clone());

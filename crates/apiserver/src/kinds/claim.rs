@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use strum::{IntoStaticStr, VariantNames};
 
-use super::{Keep, Meta, meta::referenced, pod::Present};
+use super::{Keep, Meta, meta::labelled, pod::Present};
 use crate::{
     ids::{AttributesClassName, VolumeName},
     protobuf::{FromProtobuf as _, Values, enumeration, message, quantities},
@@ -22,7 +22,7 @@ pub struct PersistentVolumeClaim {
     /// Status.
     pub status: ClaimStatus,
 }
-message!(PersistentVolumeClaim { metadata: 1 by referenced, spec: 2, status: 3 });
+message!(PersistentVolumeClaim { metadata: 1 by labelled, spec: 2, status: 3 });
 
 /// `spec` of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -217,6 +217,6 @@ enumeration!(ClaimPhase);
 
 impl Keep for PersistentVolumeClaim {
     fn trim(&mut self) {
-        self.metadata.keep_owners(|owner| owner.controller);
+        self.metadata.keep_noted(|owner| owner.controller);
     }
 }

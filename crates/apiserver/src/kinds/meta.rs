@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use ahash::RandomState;
 use arcstr::ArcStr;
+use derive_more::{Deref, DerefMut};
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 
 use crate::{
     ids::{ResourceVersion, Uid},
-    protobuf::{FromProtobuf as _, Values, entries, message, own, time},
+    protobuf::{FromProtobuf, Values, entries, message, own, time},
     text::{self, Text, TextList, TextMap},
     wire::DecodeError,
 };
@@ -16,7 +18,8 @@ use crate::{
 /// Metadata of an object.
 ///
 /// Equality leaves the revision out: two revisions with the same content are the same object, and
-/// a change that touches nothing we keep wakes no subscriber.
+/// a change that touches nothing we keep wakes no subscriber. Of claims and volumes it counts what others note, too: a policy
+/// may ask for that, so that such a change is what a refused request waits for.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta {
@@ -41,8 +44,7 @@ pub struct Meta {
     /// Owners that a rule asks for: of a pod PersistentVolumes, of a claim its controller.
     pub owner_references: Vec<OwnerReference>,
     /// Annotations of the storage domains and of our own; others are not kept.
-    #[serde(deserialize_with = "storage_annotations")]
-    pub annotations: TextMap,
+    pub annotations: Annotations,
     /// Labels; kept for PersistentVolumes only, where claims select by them.
     pub labels: TextMap,
 }
@@ -55,7 +57,7 @@ message!(Meta {
     deletion_timestamp: 9 by time,
     deletion_grace_period_seconds: 10,
     labels: 11 by unread,
-    annotations: 12 by kept_annotations,
+    annotations: 12,
     owner_references: 13,
     finalizers: 14,
 });
@@ -66,7 +68,7 @@ pub(super) fn referenced(values: Values<'_, '_>) -> Result<Meta, DecodeError> {
     Ok(Meta { name: text::share(&meta.name), ..meta })
 }
 
-/// Metadata of a PersistentVolume, whose labels are kept.
+/// Metadata of a PersistentVolume, whose labels are kept, or of a claim, of whose labels a hash is.
 pub(super) fn labelled(values: Values<'_, '_>) -> Result<Meta, DecodeError> {
     let labels =
         TextMap::from_values(values.message(1 << 11)?.of(11)).map_err(|error| error.within("labels"))?;
@@ -76,10 +78,6 @@ pub(super) fn labelled(values: Values<'_, '_>) -> Result<Meta, DecodeError> {
 #[expect(clippy::unnecessary_wraps, reason = "as functions of a table are")]
 fn unread(_: Values<'_, '_>) -> Result<TextMap, DecodeError> {
     Ok(TextMap::default())
-}
-
-fn kept_annotations(values: Values<'_, '_>) -> Result<TextMap, DecodeError> {
-    entries(values, is_kept_annotation)
 }
 
 impl Meta {
@@ -93,9 +91,18 @@ impl Meta {
         self.annotations.get(key).map(Text::as_str)
     }
 
-    /// Keeps some of the owners, and no labels.
+    /// Keeps some of the owners, and nothing of what others note.
     pub(super) fn keep_owners(&mut self, is_kept: impl FnMut(&OwnerReference) -> bool) {
         self.labels = TextMap::default();
+        self.keep_noted(is_kept);
+        self.annotations.others = 0;
+    }
+
+    /// Keeps some of the owners, and of what others note a hash, labels included.
+    pub(super) fn keep_noted(&mut self, is_kept: impl FnMut(&OwnerReference) -> bool) {
+        for (key, value) in std::mem::take(&mut self.labels).iter() {
+            self.annotations.note(key, value);
+        }
         self.owner_references.retain(is_kept);
         self.owner_references.shrink_to_fit();
     }
@@ -165,11 +172,87 @@ const KEPT_DOMAINS: [&str; 10] = [
     "mooring.binder/",
 ];
 
-fn is_kept_annotation(key: &str) -> bool {
-    KEPT_DOMAINS.iter().any(|domain| key.starts_with(domain))
+/// Annotations that are kept, and of the others a hash.
+#[derive(Clone, Debug, Default, PartialEq, Deref, DerefMut)]
+pub struct Annotations {
+    #[deref]
+    #[deref_mut]
+    kept: TextMap,
+    /// Sum of the hashes of all that others note: its order does not matter.
+    others: u64,
 }
 
-fn storage_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TextMap, D::Error> {
-    let all = Option::<BTreeMap<String, String>>::deserialize(deserializer)?;
-    Ok(all.into_iter().flatten().filter(|(key, _)| is_kept_annotation(key)).collect())
+impl Annotations {
+    fn note(&mut self, key: &str, value: &str) {
+        let hash = RandomState::with_seeds(0, 0, 0, 0).hash_one((key, value));
+        self.others = self.others.wrapping_add(hash);
+    }
+
+    /// Whether an annotation is kept; one that is not is noted.
+    fn keeps(&mut self, key: &str, value: &str) -> bool {
+        let is_kept = KEPT_DOMAINS.iter().any(|domain| key.starts_with(domain));
+        if !is_kept {
+            self.note(key, value);
+        }
+        is_kept
+    }
+}
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let all = Option::<BTreeMap<String, String>>::deserialize(deserializer)?;
+        let mut read = Self::default();
+        let kept = all.into_iter().flatten().filter(|(key, value)| read.keeps(key, value)).collect();
+        Ok(Self { kept, ..read })
+    }
+}
+
+impl FromProtobuf for Annotations {
+    fn from_values(values: Values<'_, '_>) -> Result<Self, DecodeError> {
+        let mut read = Self::default();
+        let kept = entries(values, |key, value| read.keeps(key, value))?;
+        Ok(Self { kept, ..read })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::{
+        kinds::{Narrow, PersistentVolume, PersistentVolumeClaim, Pod},
+        wire::Encoding,
+    };
+
+    fn read<T: Narrow>(metadata: &Value) -> T {
+        let object = json!({"kind": T::KIND, "metadata": metadata});
+        Encoding::Json.object(&object.to_string().into()).unwrap()
+    }
+
+    #[test]
+    fn what_others_note_of_a_claim_or_volume_counts_and_is_not_kept() {
+        let plain =
+            json!({"labels": {"a": "b"}, "annotations": {"example.com/c": "d", "example.com/e": "f"}});
+        // what is noted, and whether it is the same of a claim, of a volume and of a pod
+        let rows = [
+            (plain.clone(), [true; 3]),
+            (json!({"labels": {"a": "c"}, "annotations": plain["annotations"]}), [false, false, true]),
+            (json!({"annotations": plain["annotations"]}), [false, false, true]),
+            (json!({"labels": plain["labels"], "annotations": {"example.com/c": "d"}}), [false, false, true]),
+            (
+                json!({"labels": plain["labels"], "annotations": {"example.com/c": "f", "example.com/e": "d"}}),
+                [false, false, true],
+            ),
+        ];
+        for (noted, expected) in rows {
+            let same = [
+                read::<PersistentVolumeClaim>(&plain) == read(&noted),
+                read::<PersistentVolume>(&plain) == read(&noted),
+                read::<Pod>(&plain) == read(&noted),
+            ];
+            assert_eq!(same, expected, "{noted}");
+        }
+        let claim: PersistentVolumeClaim = read(&plain);
+        assert!(claim.metadata.annotations.is_empty() && claim.metadata.labels.is_empty());
+    }
 }

@@ -50,7 +50,7 @@ impl Meta {
         let kept = kept.map(|(key, value)| (key.clone(), value.clone()));
         let put =
             patch.iter().filter_map(|(key, value)| Some((Text::from(key), Text::from(value.as_str()?))));
-        self.annotations = kept.chain(put).collect();
+        *self.annotations = kept.chain(put).collect();
     }
 }
 

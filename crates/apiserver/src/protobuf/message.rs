@@ -289,24 +289,24 @@ impl FromProtobuf for TextSet {
 /// A map of texts.
 impl FromProtobuf for TextMap {
     fn from_values(values: Values<'_, '_>) -> Result<Self, DecodeError> {
-        entries(values, |_| true)
+        entries(values, |_, _| true)
     }
 }
 
 /// Key and value of an entry of a map.
 const ENTRY: u64 = (1 << 1) | (1 << 2);
 
-/// The entries of a map of texts whose keys are kept.
+/// The entries of a map of texts that are kept.
 pub(crate) fn entries(
     values: Values<'_, '_>,
-    is_kept: impl Fn(&str) -> bool,
+    mut is_kept: impl FnMut(&str, &str) -> bool,
 ) -> Result<TextMap, DecodeError> {
     let mut kept = Vec::new();
     for entry in values.each() {
         let entry = entry.message(ENTRY)?;
-        let key = entry.of(1).text()?;
-        if is_kept(&key) {
-            kept.push((Text::from(&*key), Text::from_values(entry.of(2))?));
+        let (key, value) = (entry.of(1).text()?, entry.of(2).text()?);
+        if is_kept(&key, &value) {
+            kept.push((Text::from(&*key), Text::from(&*value)));
         }
     }
     Ok(kept.into_iter().collect())
