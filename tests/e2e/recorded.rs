@@ -70,6 +70,7 @@ const EVERYWHERE: &[Different] = &[
     ("claim-provisioner", "sc/gone", "Healthy ProvisionerSeen", WRITTEN_NOW),
     ("claim-provisioner", "sc/never", "Healthy ProvisionerUnknown", MADE_NOW),
     ("claims-that-grow", "pvc/begun -n shop", "Waiting Resizing", WRITTEN_NOW),
+    ("claims-in-progress", "pvc/overdue -n shop", "Waiting WaitingForProvisioner", MADE_NOW),
     ("claims-in-progress", "pvc/malformed -n shop", "NotFound", NOT_TAKEN),
     ("claims-in-progress", "pvc/mode -n shop", "Blocked ClassNotFound", "the server takes no such class"),
     (
