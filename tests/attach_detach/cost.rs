@@ -133,7 +133,9 @@ pub struct Cluster {
 pub fn object<T: Stored>(revision: usize, value: Value) -> T {
     let mut value = value;
     value["metadata"]["resourceVersion"] = json!(revision.to_string());
-    serde_json::from_value(value).expect("an object of the kind")
+    let mut object: T = serde_json::from_value(value).expect("an object of the kind");
+    object.trim();
+    object
 }
 
 fn node_of(index: usize) -> usize {

@@ -465,7 +465,11 @@ pub fn decode<T: serde::de::DeserializeOwned>(object: Value) -> T {
 
 /// Puts an object into a table as a watch does; one that cannot be read is marked.
 pub fn apply<T: Stored>(objects: &Objects, object: &Value, deleted: bool) {
-    match serde_json::from_value::<T>(object.clone()) {
+    let read = serde_json::from_value::<T>(object.clone()).map(|mut object| {
+        object.trim();
+        object
+    });
+    match read {
         Ok(object) if deleted => objects.delete(object),
         Ok(object) => objects.apply(object),
         Err(_) if deleted => objects.delete::<T>(decode(json!({"metadata": object["metadata"]}))),
