@@ -317,6 +317,7 @@ impl AttachDetach {
             node_volume.undone.get_or_insert_with(|| Box::new(Undone::once())).undone(now);
         }
         let forced = node_volume.forced.take();
+        self.force_waits.begin();
         if let Some(reason) = forced {
             self.report_forced(volume, node, reason, Forced::Done);
         }

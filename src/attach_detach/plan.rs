@@ -31,7 +31,8 @@ use super::{
     reasons::NodeVolumeKey,
     state::{
         actual::{
-            AttachmentCall, ForceReason, Mount, NodeVolume, ReportAsAttached, unpublishing::Unpublishing,
+            AttachmentCall, ForceReason, Mount, NodeVolume, ReportAsAttached, identification::unlabelled,
+            unpublishing::Unpublishing,
         },
         desired::{
             DesiredAttachment,
@@ -159,13 +160,10 @@ impl AttachDetach {
     ) -> VolumeView<'a> {
         let state = self.actual.volume(volume);
         let leads_to = |source: &VolumeName| volume_of(&self.objects, source).map(|volume| volume.id);
-        // What a PersistentVolume of an in-tree disk led to before it was labelled is the same disk.
-        let is_one_disk = |source: &VolumeName| {
-            self.objects.volumes.get(source).is_some_and(|it| it.spec.in_tree.is_some())
-        };
+        let unlabelled = |source: &VolumeName| unlabelled(&self.objects, source);
         let is_beside = |node: &NodeName| {
             let wanted = |other: &VolumeId| self.desired.get(other, node).is_some();
-            !wanted(volume) && self.actual.is_beside_another(volume, node, (leads_to, is_one_disk), wanted)
+            !wanted(volume) && self.actual.is_beside_another(volume, node, (leads_to, unlabelled), wanted)
         };
         // Who makes it is not read: its `managedFields` are asked for evidence of a second controller alone (S14).
         let made_again = |node: &NodeName| {
@@ -259,10 +257,10 @@ impl AttachDetach {
         if let Some(at) = verdict.wake_at {
             self.queue.add_at(at, Key::NodeVolume(volume.clone(), node.clone()));
         }
+        self.force_waits.judged(node, verdict);
         let Room { volumes, new_volumes, .. } = self.dispatcher.room();
         // What is done now. What has no room is judged again when there is room.
         let node_volume = self.actual.node_volume_mut(volume, node);
-        self.force_waits.judged(node, node_volume, verdict);
         match &verdict.step {
             Some(AttachStep::Create(_)) if new_volumes == 0 => {
                 self.queue.add_new(volume.clone(), [node.clone()].into());
@@ -298,6 +296,7 @@ impl AttachDetach {
             }
             Some(AttachStep::GiveUp(_)) => {
                 node_volume.mount = Mount::No;
+                self.force_waits.begin();
                 self.actual.node_mut(node).is_rid_of(volume);
                 self.queue.add_on(node, self.actual.beside(volume, node));
                 self.given_up(volume, node, now);
@@ -439,7 +438,7 @@ fn force_off_the_list(
         return None;
     }
     match (verdict.forced, node_volume.forced) {
-        (Some(reason), None) if is_needed || node_volume.told.is_attached => {
+        (Some(reason), None) if is_needed || node_volume.mount == Mount::Possible => {
             node_volume.forced = Some(reason);
             Some((reason, Forced::Begins))
         }

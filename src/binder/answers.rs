@@ -184,7 +184,10 @@ impl Planner {
     /// Notes a volume that is not to be reserved: it may be the volume, and keeps no claim from another (L15); or the claim that
     /// names it, and keeps it from no other.
     fn note_unreservable(&mut self, op: &Op, write: &Write, now: Instant) {
-        let Target::Claim(key) = &op.subject else { return };
+        let (Target::Claim(key), WriteKind::ReserveVolume | WriteKind::Annotate) = (&op.subject, write.kind)
+        else {
+            return;
+        };
         let named = || Some(self.state.objects.claims.get(key)?.spec.volume_name.clone());
         let name = op.volume.clone().or_else(named).unwrap_or_default();
         let is_as_it_was = |volume: &PersistentVolume| {

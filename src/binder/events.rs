@@ -153,7 +153,7 @@ fn says_whose(words: &str, volume: &PersistentVolume) -> bool {
     let is_of_name = |char: char| char.is_alphanumeric() || "-.".contains(char);
     let mut words = words.split(|char| !is_of_name(char)).map(|word| word.trim_matches('.'));
     let is_its =
-        |of: &ClaimRef| words.any(|word| !word.is_empty() && (of.name == word || of.namespace == word));
+        |of: &ClaimRef| words.any(|word| of.name == word || word.split('.').any(|part| of.namespace == part));
     volume.spec.claim_ref.as_ref().is_some_and(is_its)
 }
 

@@ -318,9 +318,8 @@ impl Planner {
             // What was proven is of the past when the step is taken at last.
             self.state.proofs.forget_claim(&key);
             let held = waiting(why, until);
-            // What the claim waits for stays what it waits for, whatever its phase says meanwhile, or whom it was handed to.
-            let kind = decision.step.as_ref().and_then(Call::write_kind);
-            if let Some(WriteKind::ClaimPending | WriteKind::AskProvisioner) = kind {
+            // What the claim waits for stays what it waits for, whatever its phase says meanwhile.
+            if decision.step.as_ref().and_then(Call::write_kind) == Some(WriteKind::ClaimPending) {
                 return held.events.into_iter().fold(Decision { step: None, ..decision }, Decision::telling);
             }
             return held;
@@ -359,7 +358,8 @@ impl Planner {
     /// A claim without volume takes the next free one that fits, also if it has a step, should that fail.
     fn note_candidate(&mut self, claim: &PersistentVolumeClaim, reason: &ClaimReason, step: Option<&Call>) {
         let reserves = step.is_some_and(|step| step.write_kind() == Some(WriteKind::ReserveVolume));
-        let has_to_wait = reason.is_undone(WriteKind::ReserveVolume);
+        let undone = [WriteKind::ReserveVolume, WriteKind::AskProvisioner];
+        let has_to_wait = undone.into_iter().any(|kind| reason.is_undone(kind));
         if (reason.wants_volume() || (reserves || has_to_wait) && claim.spec.volume_name.is_empty())
             && let Ok(requirements) = Requirements::of(claim)
             && !self.state.is_delayed(&requirements)

@@ -21,7 +21,7 @@ use super::{
     read::requests::Read,
     report::{Candidate, Verdict},
     resize,
-    said::last_told,
+    said::{is_held_back, last_told},
     table::Facts,
     topology,
     view::{MANY_NODES, View, finalizers, get},
@@ -88,7 +88,11 @@ pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
 fn overdue(view: &View<'_>, link: Link, claim: &PersistentVolumeClaim, volume: Option<&VolumeName>) -> Link {
     let volume = volume.and_then(|name| get::<PersistentVolume>(view, name)?.metadata.creation_timestamp);
     let since = claim.metadata.creation_timestamp.max(volume).max(last_told(view, &claim.metadata.uid));
-    let Some(since) = since.filter(|since| age::is_long(Some(*since), view.now())) else { return link };
+    // What it holds back, or could not write, it says.
+    let is_told = view.snapshot.events.iter().any(|event| is_held_back(event, &claim.metadata.uid));
+    let Some(since) = since.filter(|since| age::is_long(Some(*since), view.now()) && !is_told) else {
+        return link;
+    };
     let mut link = link.verdict(Verdict::Blocked).and("+overdue", &[]);
     let age = age::between(since, view.now());
     link.step.message = format!("{}; this may have been due for {age}", link.step.message);

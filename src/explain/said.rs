@@ -35,6 +35,12 @@ pub(super) fn last_word(view: &View<'_>, uid: &Uid) -> Option<String> {
     Some(format!("its last event, {age} ago, is from {by}: {reason}: {message}"))
 }
 
+/// Whether the binder says that it holds a write of an object back, or could not carry it out.
+pub(super) fn is_held_back(event: &Event, uid: &Uid) -> bool {
+    let reasons = ["FailedBinding", "FailedUpdate", "ForeignWriter", "RestoreGrace"];
+    is_about(event, uid) && event.reason.as_deref().is_some_and(|reason| reasons.contains(&reason))
+}
+
 /// When anything was last said about an object.
 pub(super) fn last_told(view: &View<'_>, uid: &Uid) -> Option<Timestamp> {
     view.snapshot.events.iter().filter(|event| is_about(event, uid)).filter_map(at).max()

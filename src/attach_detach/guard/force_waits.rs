@@ -18,7 +18,7 @@ use crate::attach_detach::{
         verdict::{NodeVerdict, Waiting},
     },
     state::{
-        actual::{ActualState, Mount, NodeVolume},
+        actual::{ActualState, NodeVolume},
         desired::{DesiredState, volume_name::VolumeId},
     },
 };
@@ -58,20 +58,18 @@ impl ForceWaits {
         WaitNote::parse(lease.left().as_deref().unwrap_or_default())
     }
 
-    /// Something waits.
+    /// Something waits, or may: a volume that is nowhere else any more counts again where it was forced off.
     pub(in crate::attach_detach) fn begin(&mut self) {
         self.waits = self.lease.is_some();
     }
 
-    /// Takes the verdict on a volume on a node. What was given up there, and is reported in use, may have been elsewhere, and be so
-    /// no more: then it counts again.
-    pub fn judged(&mut self, node: &NodeName, node_volume: &NodeVolume, verdict: &NodeVerdict) {
+    /// Takes the verdict on a volume on a node.
+    pub fn judged(&mut self, node: &NodeName, verdict: &NodeVerdict) {
         let waits = matches!(
             verdict.waiting,
             Some(Waiting::DetachWaitingForUnmount { unforced: Unforced::Until(_) })
         );
-        let is_left = node_volume.in_use && node_volume.mount == Mount::No;
-        if waits || is_left || self.entries.contains_key(node) {
+        if waits || self.entries.contains_key(node) {
             self.begin();
         }
     }

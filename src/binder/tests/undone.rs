@@ -370,7 +370,7 @@ fn l1_a_claim_whose_hand_over_is_undone_takes_a_volume_that_comes() {
         objects.apply(open.clone());
         planner.changed(&ObjectRef::Claim(open.key()), now);
     };
-    assert_eq!(planner.waiting(), [("WaitingForProvisioner", 1)].into());
+    assert_eq!(planner.waiting(), [("ForeignWriter", 1)].into());
     now += Duration::from_millis(1);
     assert!(until.is_some_and(|until| until > now));
     let mut comes = volume("pv");

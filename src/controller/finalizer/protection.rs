@@ -225,13 +225,12 @@ impl<K: Protected> Controller for Protection<K> {
             calls.extend(self.look(&key, now));
         }
         // What lists have shown is used first, as it gets old.
-        for (list, waiting) in std::mem::take(&mut self.to_list) {
-            if self.listing.contains(&list) || !self.keys.has_room(self.listing.len()) {
-                self.to_list.insert(list, waiting);
-            } else {
-                self.listing.insert(list.clone());
-                calls.push(Call::Users(list, waiting.into_iter().collect()));
-            }
+        while self.keys.has_room(self.listing.len())
+            && let Some(list) = self.to_list.keys().find(|list| !self.listing.contains(*list)).cloned()
+            && let Some(waiting) = self.to_list.remove(&list)
+        {
+            self.listing.insert(list.clone());
+            calls.push(Call::Users(list, waiting.into_iter().collect()));
         }
         self.keys.plan(calls, self.listing.len(), now)
     }

@@ -267,7 +267,10 @@ fn node_volume(
     }
     let is_stuck = match outlook.waiting {
         Some(Waiting::DetachWaitingForUnmount { unforced } | Waiting::DetachWaitingForNode { unforced }) => {
-            unforced == Unforced::SwitchedOff && unread.is_none()
+            // A kubelet that starts again reports within minutes.
+            let since = node.as_deref().and_then(Node::ready).map(|ready| ready.last_transition_time);
+            let is_late = since.is_none_or(|since| age::is_long(since, view.now()));
+            unforced == Unforced::SwitchedOff && unread.is_none() && is_late
         }
         _ => false,
     };

@@ -137,12 +137,12 @@ fn pending(view: &View<'_>) {
         view.want(|| Read::events_about(&ObjectRef::Pod(pod.key())));
         view.want(|| Read::csi_node(&pod.spec.node_name));
         view.want(|| Read::object(ObjectRef::Node(pod.spec.node_name.clone())));
-        for claim in claims_of(pod).filter_map(|claim| view.snapshot.objects.claims.get(&claim)) {
-            let volume = Some(&claim.spec.volume_name).filter(|name| !name.is_empty());
-            if let Some(volume) = volume {
-                view.want(|| Read::object(ObjectRef::Volume(volume.clone())));
-            }
-        }
+    }
+    let claims = pending.iter().take(MOST_PENDING).flat_map(|pod| claims_of(pod));
+    let claims = claims.filter_map(|claim| view.snapshot.objects.claims.get(&claim));
+    let volumes = claims.map(|claim| claim.spec.volume_name.clone()).filter(|name| !name.is_empty());
+    for volume in volumes.take(MOST_PENDING) {
+        view.want(|| Read::object(ObjectRef::Volume(volume)));
     }
 }
 

@@ -60,6 +60,6 @@ rows! {
     "+drain attacher error": Waiting, "attacher: {told}";
     "+drain controller": Waiting, "the controller";
     "+drain foreign": Blocked, "a person: see mooring explain va/{name}";
-    "+drain never forced": Blocked, "{told}; never: time may not force";
+    "+drain never forced": Blocked, "{told}; never by time";
     "+drain timed": Waiting, "{told}; detached by force {patience} after its pod is gone and its node was last Ready";
 }

@@ -198,18 +198,17 @@ impl Elector {
             let body =
                 |observed: &Observed| lease::released(observed, &identity, notes.clone(), Timestamp::now());
             let Some(request) = self.observed.as_ref().and_then(body) else { return Ok(()) };
-            match self.write(Verb::Update, Some(request)).await {
+            let error = match self.write(Verb::Update, Some(request)).await {
                 Ok(_) => break,
-                Err(CallError::Conflict(_)) => {}
                 Err(error @ CallError::Refused { .. }) => return Err(error),
-                Err(error) => {
-                    failures += 1;
-                    tracing::warn!(lease = %self.lease(), %error, "could not release the lease yet");
-                    sleep(silence_pause(failures, fastrand::f64())).await;
-                }
-            }
-            if let Ok(observed) = self.read().await {
-                self.observed = Some(observed);
+                Err(CallError::Conflict(_)) => None,
+                Err(error) => Some(error),
+            };
+            let read = self.read().await.map(|observed| self.observed = Some(observed));
+            if let Some(error) = error.or(read.err()) {
+                failures += 1;
+                tracing::warn!(lease = %self.lease(), %error, "could not release the lease yet");
+                sleep(silence_pause(failures, fastrand::f64())).await;
             }
         }
         tracing::info!(lease = %self.lease(), "released the lease");

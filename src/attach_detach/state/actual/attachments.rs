@@ -188,13 +188,16 @@ impl ActualState {
     /// PersistentVolume that it names leads to that one now, which is attached or mounted there, too, and a driver goes by that
     /// name. In a circle of such volumes only what is `wanted` or in use is kept, so that none waits for itself. While there is
     /// no such PersistentVolume, one that comes may lead to any that had the name: those wanted or in use are kept. Of two in
-    /// use, as on a node that is off, neither waits for the other. If all that a PersistentVolume ever led to `is_one_disk`, the
-    /// end of each takes it, so they wait only for those that are wanted or in use.
+    /// use, as on a node that is off, neither waits for the other. What it leads to
+    /// and led to `unlabelled` is one disk, which the end of each takes, so they wait for each other only if wanted or in use.
     pub(crate) fn is_beside_another(
         &self,
         volume: &VolumeId,
         node: &NodeName,
-        (leads_to, is_one_disk): (impl Fn(&VolumeName) -> Option<VolumeId>, impl Fn(&VolumeName) -> bool),
+        (leads_to, unlabelled): (
+            impl Fn(&VolumeName) -> Option<VolumeId>,
+            impl Fn(&VolumeName) -> Option<VolumeId>,
+        ),
         wanted: impl Fn(&VolumeId) -> bool,
     ) -> bool {
         let Some(this) = self.node_volume(volume, node) else { return false };
@@ -205,7 +208,10 @@ impl ActualState {
         let is_there = |it: &NodeVolume, is_wanted: bool| {
             it.attachment().is_some() || it.may_be_made_by_us() || it.is_mounted(is_wanted)
         };
-        if let Some(other) = leads_to(&source).filter(|_| !is_one_disk(&source)) {
+        let (current, earlier) = (leads_to(&source), unlabelled(&source));
+        let is_one_disk = |it: &VolumeId| [&current, &earlier].contains(&&Some(it.clone()));
+        let is_labelled = earlier.is_some() && is_one_disk(volume);
+        if let Some(other) = current.clone().filter(|_| !is_labelled) {
             let next = |of: &VolumeId| leads_to(&source_of(self.node_volume(of, node)?)?);
             let is_circle =
                 || iter::successors(Some(other.clone()), next).take(LONGEST_CIRCLE).any(|it| it == *volume);
@@ -217,7 +223,7 @@ impl ActualState {
             self.of_source(&source, node).chain(self.second_volumes_of(&volume.attachment_name(node)));
         others.any(|other| {
             let is_kept = |it: &NodeVolume| is_used(it) || wanted(&other) && is_there(it, true);
-            on_node(&other).is_some_and(is_kept)
+            (!is_labelled || is_one_disk(&other)) && on_node(&other).is_some_and(is_kept)
         })
     }
 

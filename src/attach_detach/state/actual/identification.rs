@@ -78,7 +78,8 @@ pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidate
     let node = objects.nodes.get(&attachment.spec.node_name).filter(|_| !is_explained);
     let listed = node.iter().flat_map(|node| &node.status.volumes_attached).map(|entry| entry.name.as_ref());
     let in_use = node.iter().flat_map(|node| &node.status.volumes_in_use).map(AsRef::as_ref);
-    let earlier = (!is_explained).then(|| unlabelled(objects, attachment)).flatten();
+    let named = attachment.spec.source.persistent_volume_name.as_ref().filter(|_| !is_explained);
+    let earlier = named.and_then(|name| unlabelled(objects, name));
     let parse = |name: &str| VolumeId::parse(name).filter(|volume| volume.kind() == VolumeKind::Csi);
     Candidates {
         is_exclusive: source.as_ref().is_some_and(CsiVolume::is_exclusive),
@@ -87,9 +88,9 @@ pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidate
     }
 }
 
-/// What the PersistentVolume of an attachment was before it was labelled: the handle of an in-tree disk has its zone in it.
-fn unlabelled(objects: &Objects, attachment: &VolumeAttachment) -> Option<VolumeId> {
-    let volume = objects.volumes.get(attachment.spec.source.persistent_volume_name.as_ref()?)?;
+/// What a PersistentVolume was before it was labelled: the handle of an in-tree disk has its zone in it.
+pub fn unlabelled(objects: &Objects, name: &VolumeName) -> Option<VolumeId> {
+    let volume = objects.volumes.get(name)?;
     volume.spec.in_tree.as_ref()?;
     let metadata = Meta { labels: apiserver::text::TextMap::default(), ..volume.metadata.clone() };
     csi_volume(&metadata, &volume.spec).map(|volume| volume.id)
