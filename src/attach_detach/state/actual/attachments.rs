@@ -188,8 +188,8 @@ impl ActualState {
     /// PersistentVolume that it names leads to that one now, which is attached or mounted there, too, and a driver goes by that
     /// name. In a circle of such volumes only what is `wanted` or in use is kept, so that none waits for itself. While there is
     /// no such PersistentVolume, one that comes may lead to any that had the name: those wanted or in use are kept. Of two in
-    /// use, as on a node that is off, neither waits for the other. What it leads to
-    /// and led to `unlabelled` is one disk, which the end of each takes, so they wait for each other only if wanted or in use.
+    /// use, as on a node that is off, neither waits for the other. What it leads to and what it led to `unlabelled` is one disk,
+    /// which the end of each takes: of these, too, those wanted or in use are kept.
     pub(crate) fn is_beside_another(
         &self,
         volume: &VolumeId,
@@ -209,7 +209,7 @@ impl ActualState {
             it.attachment().is_some() || it.may_be_made_by_us() || it.is_mounted(is_wanted)
         };
         let (current, earlier) = (leads_to(&source), unlabelled(&source));
-        let is_one_disk = |it: &VolumeId| [&current, &earlier].contains(&&Some(it.clone()));
+        let is_one_disk = |it: &VolumeId| [&current, &earlier].into_iter().flatten().any(|one| one == it);
         let is_labelled = earlier.is_some() && is_one_disk(volume);
         if let Some(other) = current.clone().filter(|_| !is_labelled) {
             let next = |of: &VolumeId| leads_to(&source_of(self.node_volume(of, node)?)?);
