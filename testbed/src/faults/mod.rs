@@ -38,7 +38,7 @@ pub use storm::Storm;
 pub use passed::Passed;
 use passed::whole;
 use record::Record;
-use rule::{Action, Delivery, Gate, ReadRule, Rule};
+use rule::{Action, Arrival, Delivery, Gate, ReadRule, Rule};
 use storm::{Fault, Weather};
 use watches::Watches;
 
@@ -397,14 +397,15 @@ where
                 std::future::pending().await
             }
             Action::Crash(CrashPoint::AnswerLost) => {
-                self.clone().pass(index, forward).await?;
-                reached();
+                let arrival = Arrival::new(gate, self.faults.clone(), index);
+                self.pass(index, forward).await?;
+                drop(arrival);
                 std::future::pending().await
             }
             Action::Crash(CrashPoint::AfterAnswer) => {
-                let answer = self.clone().pass(index, forward).await?;
-                let write = self.faults.write_at(index);
-                Ok(answer.map(|body| Delivery::new(body, gate, write).boxed_unsync()))
+                let arrival = Arrival::new(gate, self.faults.clone(), index);
+                let answer = self.pass(index, forward).await?;
+                Ok(answer.map(|body| Delivery::new(body, arrival).boxed_unsync()))
             }
         }
     }
