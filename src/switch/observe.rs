@@ -171,11 +171,12 @@ impl<'a> Observer<'a> {
             manager.restart = restart(noted(LED_AT_STOP), &manager.mark, manager.may_lead);
         }
         let of = (is_heard, daemon.may_lead || daemon.running > 0);
-        let attaching = StorageController::AttachDetach.name();
         let denies = |state: &FenceState| matches!(state, FenceState::Enforced | FenceState::Other(_));
-        let mut states = self.fences.iter().zip(&look.states);
-        let attaches = daemon.replicas != Some(0) && runs(deployment.as_ref(), attaching)
-            || states.any(|(it, state)| it.controller == attaching && denies(state));
+        let mut states = self.fences.iter().zip(&look.states).filter(|(fence, _)| fence.has_memory());
+        let runs_attaches = runs(deployment.as_ref(), StorageController::AttachDetach.name());
+        let attaches =
+            daemon.replicas != Some(0) && runs_attaches || states.clone().any(|(_, state)| denies(state));
+        let remembers = runs_attaches || states.any(|(_, state)| *state != FenceState::Absent);
         let is_old = |known: &Unlisted| known.is_old(of, manager.held.is_some(), now);
         // Where KCM attaches, what is under way is KCM's own. Without a fence, whoever rules by flags is handed over by hand: what
         // that would attach twice is told.
@@ -196,7 +197,7 @@ impl<'a> Observer<'a> {
         // A look at many volumes takes long.
         manager.led = manager.led.map(|led| led + now.elapsed());
         let is_by_time = self.fence.is_by_time;
-        Ok(SwitchSeen { fence, is_by_time, daemon, manager, unlisted, holds, servers, unneeded })
+        Ok(SwitchSeen { fence, is_by_time, daemon, manager, unlisted, holds, servers, remembers, unneeded })
     }
 
     /// Whether KCM's lease was held for as long as it may be, whatever the looks show.

@@ -160,6 +160,8 @@ pub struct SwitchSeen {
     pub holds: bool,
     /// How many API servers were seen to do the same with the probe, of how many there are.
     pub servers: (usize, usize),
+    /// Whether a loop that is fenced off, or may have been, goes on from what it remembers: it is freed as a new process only.
+    pub remembers: bool,
     /// Over: fences that are there of loops that mooring does not run.
     pub unneeded: Vec<&'static Fence>,
 }
@@ -303,7 +305,7 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         FenceStanding::Absent { .. } if daemon.ready == 0 => return SwitchStep::AwaitDaemon,
         FenceStanding::Up { .. } if daemon.ready == 0 && !daemon.may_lead => return SwitchStep::AwaitDaemon,
         FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Other(_)
-            if manager.unwritable.is_some() && !order.one_way =>
+            if seen.remembers && manager.unwritable.is_some() && !order.one_way =>
         {
             return SwitchStep::Stop(format!(
                 "there is no way back, as nobody could hold kube-controller-manager's lease: {}; get the rights of \
@@ -313,7 +315,7 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             ));
         }
         FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Other(_)
-            if !manager.renews && !order.one_way =>
+            if seen.remembers && !manager.renews && !order.one_way =>
         {
             return SwitchStep::FindManager;
         }
@@ -346,7 +348,7 @@ const NO_LEASE: &str =
     "it runs with --leader-elect=false; take the flag out of the Deployment, and run this again";
 
 fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
-    let SwitchSeen { fence, daemon, manager, unlisted, .. } = seen;
+    let SwitchSeen { fence, daemon, manager, unlisted, remembers, .. } = seen;
     let is_open = matches!(fence, FenceStanding::Absent { .. });
     // 1. What is under way is finished, and mooring stops.
     if daemon.replicas.is_none() && !is_open {
@@ -365,7 +367,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         return SwitchStep::Stop(format!("whether mooring has ended could not be seen: {NO_LEASE}"));
     }
     let is_held = manager.held.is_some();
-    let may_be_stale = is_open && !rules_by_flags && daemon.has_led;
+    let may_be_stale = *remembers && is_open && !rules_by_flags && daemon.has_led;
     if may_be_stale && !is_held && !(is_stopped && order.manager_restarted) {
         return SwitchStep::Stop(format!(
             "mooring has ruled behind a fence that is gone, and kube-controller-manager may have been denied writes: run \
@@ -387,11 +389,14 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
                     .to_owned(),
             );
         }
-        if !manager.renews && manager.unwritable.is_none() {
+        if *remembers && !manager.renews && manager.unwritable.is_none() {
             return SwitchStep::FindManager;
         }
         if *fence == (FenceStanding::Up { proven: false }) {
             return SwitchStep::ReachServers;
+        }
+        if !remembers {
+            return SwitchStep::StopDaemon;
         }
         // Where servers cannot be told apart or counted, only time proves that none denies KCM anything any more.
         let is_counted = seen.servers.0 > 0 && seen.servers.1 > 0;
@@ -418,7 +423,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     if daemon.may_lead || daemon.running > 0 {
         return SwitchStep::AwaitStop;
     }
-    // 2. No process of KCM is left that was denied a write.
+    // 2. No process of KCM is left that was denied a write, and remembers what it wanted.
     let has_exited = manager.held.is_some_and(|held| held >= exits_after(manager.lasts));
     if !is_open {
         // Not while its lease is held: all of KCM stands still then.
@@ -436,7 +441,10 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             }
             return SwitchStep::Stop(format!("{why}; run switch --to mooring --yes, and then this again"));
         }
-        if !has_exited && let Some(step) = until_exited(order, seen) {
+        if *remembers
+            && !has_exited
+            && let Some(step) = until_exited(order, seen)
+        {
             return step;
         }
         // 3. It may write again, at each server, while it does not lead yet.

@@ -283,3 +283,70 @@ fn how_long_a_holder_has_led_is_known_once_it_renews_and_needs_no_clock_of_ours(
         assert_eq!(renewals.led(&lease, now), led.map(Duration::from_secs), "{lease}");
     }
 }
+
+/// The binder of kube-controller-manager writes what each object asks for, at the revision that it has seen.
+#[test]
+fn without_attach_detach_no_process_has_to_end_and_nobody_needs_the_lease() {
+    use SwitchStep::{AwaitStop, Done, LowerFence, ProveOpen, RaiseFence, ReachServers, StopDaemon};
+    fn unheld(seen: &mut SwitchSeen) {
+        seen.remembers = false;
+        (seen.manager.renews, seen.manager.unwritable) = (false, Some("403".into()));
+    }
+    let over: Vec<Case> = vec![("it stands by", unheld, RaiseFence)];
+    check(order(Direction::Mooring), ruled_by_the_manager, over);
+    let back: Vec<Case> = vec![
+        (
+            "it rules, and has not drained",
+            |seen| {
+                unheld(seen);
+                seen.daemon.drains = false;
+            },
+            StopDaemon,
+        ),
+        (
+            "it rules, and not every server is seen",
+            |seen| {
+                unheld(seen);
+                seen.fence = FenceStanding::Up { proven: false };
+            },
+            ReachServers,
+        ),
+        (
+            "its last leader finishes",
+            |seen| {
+                unheld(seen);
+                seen.daemon.replicas = Some(0);
+            },
+            AwaitStop,
+        ),
+        (
+            "it has stopped",
+            |seen| {
+                unheld(seen);
+                stopped(seen);
+            },
+            LowerFence,
+        ),
+        (
+            "a server denies yet",
+            |seen| {
+                unheld(seen);
+                stopped(seen);
+                (seen.fence, seen.daemon.has_led) = (FenceStanding::Absent { proven: false }, true);
+            },
+            ProveOpen,
+        ),
+        (
+            "none does",
+            |seen| {
+                unheld(seen);
+                stopped(seen);
+                (seen.fence, seen.daemon.has_led) = (FenceStanding::Absent { proven: true }, true);
+            },
+            Done,
+        ),
+    ];
+    let order =
+        SwitchOrder { max_pause: Some(Duration::from_secs(1)), ..order(Direction::KubeControllerManager) };
+    check(order, ruled_by_mooring, back);
+}
