@@ -176,7 +176,7 @@ impl World {
             Some(renewed) if now >= renewed + EXITS_AFTER => *manager = Process::new("kcm", now + RESTART),
             Some(_) if self.fence => manager.was_denied = true,
             Some(_) => {
-                assert!(!manager.was_denied || !self.remembers, "one that was denied writes: {self:?}")
+                assert!(!manager.was_denied || !self.remembers, "one that was denied writes: {self:?}");
             }
             None => {}
         }

@@ -398,22 +398,8 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         if !remembers {
             return SwitchStep::StopDaemon;
         }
-        // Where servers cannot be told apart or counted, only time proves that none denies KCM anything any more.
-        let is_counted = seen.servers.0 > 0 && seen.servers.1 > 0;
-        let proof = if is_counted { Duration::ZERO } else { UNBROKEN };
-        let pause = exits_after(manager.lasts) + proof + TAKE_OVER;
-        if let (Some(_), Some(why)) = (order.max_pause, &manager.unwritable) {
-            return SwitchStep::Stop(format!(
-                "for how long kube-controller-manager would stand still cannot be known, as somebody has to restart it: {why}"
-            ));
-        }
-        if order.max_pause.is_some_and(|most| pause > most) {
-            return SwitchStep::Stop(format!(
-                "all loops of kube-controller-manager would stand still for about {} s, as its lease lasts {} s: more than \
-                 --max-pause",
-                pause.as_secs(),
-                manager.lasts.as_secs()
-            ));
+        if let Some(why) = order.max_pause.and_then(|most| pauses_longer(most, seen)) {
+            return SwitchStep::Stop(why);
         }
         if !(daemon.drains && unlisted.is_empty()) {
             return SwitchStep::Drain(unlisted.clone());
@@ -464,6 +450,25 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         _ if manager.leads || order.manager_restarted => SwitchStep::Done,
         _ => SwitchStep::AwaitManager,
     }
+}
+
+/// Why KCM would stand still for longer than that on the way back, or may.
+fn pauses_longer(most: Duration, SwitchSeen { manager, servers, .. }: &SwitchSeen) -> Option<String> {
+    if let Some(why) = &manager.unwritable {
+        return Some(format!(
+            "for how long kube-controller-manager would stand still cannot be known, as somebody has to restart it: {why}"
+        ));
+    }
+    // Where servers cannot be told apart or counted, only time proves that none denies KCM anything any more.
+    let proof = if servers.0 > 0 && servers.1 > 0 { Duration::ZERO } else { UNBROKEN };
+    let pause = exits_after(manager.lasts) + proof + TAKE_OVER;
+    (pause > most).then(|| {
+        format!(
+            "all loops of kube-controller-manager would stand still for about {} s, as its lease lasts {} s: more than --max-pause",
+            pause.as_secs(),
+            manager.lasts.as_secs()
+        )
+    })
 }
 
 /// What a person has to do whose mooring rules beside a KCM that its own flags keep from ruling.
