@@ -41,10 +41,12 @@ impl AttachDetach {
     pub(super) fn add_due(&mut self, now: Instant) {
         while let Some(key) = self.queue.add_due(now) {
             match key {
-                // Of a driver whose CSIDriver stays away nothing is remembered any more.
-                Key::Driver(driver) if self.drivers.forget(&driver, now) => {
-                    for pod in self.desired.dependants(&ObjectRef::Driver(driver)) {
-                        self.refresh_pod(&pod, now);
+                // Of drivers whose CSIDriver stays away nothing is remembered any more.
+                Key::Driver(_) => {
+                    for driver in self.drivers.0.take_due(now) {
+                        for pod in self.desired.dependants(&ObjectRef::Driver(driver)) {
+                            self.refresh_pod(&pod, now);
+                        }
                     }
                 }
                 Key::Owner(target, uid) => {

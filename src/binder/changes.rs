@@ -225,6 +225,7 @@ impl Planner {
         if self.state.objects.classes.get(name).is_some() {
             self.state.proofs.forget_class(name);
         }
+        self.state.observe_delay(name, now);
         if self.state.observe_default_class() {
             self.wake_class(&"".into(), now);
         }
@@ -232,7 +233,7 @@ impl Planner {
     }
 
     /// Looks again at every open claim of a class: there may be as many as there are in the cluster (L15).
-    fn wake_class(&mut self, name: &ClassName, now: Instant) {
+    pub(super) fn wake_class(&mut self, name: &ClassName, now: Instant) {
         for key in self.state.claims.open_in_class(name.as_str()) {
             self.queue.add_slowly(Target::Claim(key.clone()), false, now);
         }

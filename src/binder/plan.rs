@@ -75,6 +75,7 @@ impl Planner {
             self.retries.next_due(),
             self.state.plugins.next_due(),
             self.queue.next_due(),
+            self.state.delaying.next_due(),
             self.state.writers.ends_at(),
             self.resync_at.filter(|_| self.queue.has_no_slow_keys()),
             // There is more to look at, and room for what comes of it.
@@ -103,6 +104,9 @@ impl Planner {
             self.queue.retry(target, now, is_urgent);
         }
         self.queue.add_due(now);
+        for class in self.state.delaying.take_due(now) {
+            self.wake_class(&class, now);
+        }
         self.resync(now);
     }
 

@@ -39,7 +39,7 @@ use super::{
     },
     second_writer::content,
 };
-use crate::controller::{second_writer::SecondWriters, uses::ClaimPods};
+use crate::controller::{remembered::Remembered, second_writer::SecondWriters, uses::ClaimPods};
 
 /// Requests under way at once. Twice what the connection budget lets through, so that it never
 /// idles; the rest stays here, where pairs that have begun go first.
@@ -109,6 +109,8 @@ pub struct State {
     pub pods: ClaimPods,
     /// The class that claims without one get.
     pub default_class: Option<ClassName>,
+    /// Classes whose claims wait for their first consumer.
+    pub(super) delaying: Remembered<ClassName>,
     /// Outcomes of live reads.
     pub proofs: Proofs,
     /// Reservations of which it is not known whether they were made.
@@ -139,6 +141,7 @@ impl State {
             claims: ClaimIndex::default(),
             pods: ClaimPods::default(),
             default_class: None,
+            delaying: Remembered::default(),
             proofs: Proofs::default(),
             doubts: Doubts::default(),
             in_flight: InFlight::default(),
@@ -159,7 +162,21 @@ impl State {
         for (key, claim) in &self.objects.claims.snapshot() {
             self.claims.update(key, Some(claim));
         }
+        for class in self.objects.classes.snapshot().into_keys() {
+            self.observe_delay(&class, now);
+        }
         self.observe_default_class();
+    }
+
+    /// Takes whether a class, as it is, or its absence, delays the bind of its claims.
+    pub(super) fn observe_delay(&mut self, name: &ClassName, now: Instant) {
+        self.delaying.observe(name, self.delays(name), now);
+    }
+
+    /// Whether a class delays the bind of its claims, if it is there.
+    fn delays(&self, name: &ClassName) -> Option<bool> {
+        let class = self.objects.classes.get(name)?;
+        Some(class.volume_binding_mode == Some(BindingMode::WaitForFirstConsumer))
     }
 
     /// Looks for the default class again. Returns whether it is another.
@@ -243,10 +260,10 @@ impl State {
         if name.is_empty() { None } else { self.objects.classes.get(&ClassName::from(name)) }
     }
 
-    /// Whether a claim takes no free volume, but only one that is reserved for it.
+    /// Whether a claim takes no free volume, but only one that is reserved for it. A class that is gone may be made anew.
     pub(super) fn is_delayed(&self, requirements: &Requirements<'_>) -> bool {
-        let class = self.objects.classes.get(&ClassName::from(requirements.class));
-        class.is_some_and(|class| class.volume_binding_mode == Some(BindingMode::WaitForFirstConsumer))
+        let name = ClassName::from(requirements.class);
+        self.delaying.says(&name, self.delays(&name))
     }
 
     /// Revision of the newest claim in our tables, at least of the one that a request is about: one whose change is of

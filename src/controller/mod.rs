@@ -20,7 +20,8 @@
 //! without an answer), [`late`] (writes that may land late), [`report`] (where each key
 //! stands, and why: events, log, history, counters, gauges and the debug page are made of that) and [`asked`] (of which
 //! only a part may be asked for), [`timers`] (how long it takes, by phase, and the trace of it), [`second_writer`] (another
-//! controller of the same objects), [`uses`] (which objects use which others). One whose turn is one look has all of its
+//! controller of the same objects), [`uses`] (which objects use which others), [`remembered`] (what objects said that are away
+//! for a moment). One whose turn is one look has all of its
 //! keys in [`keys`], and sends with [`requests`]; one that keeps a finalizer on objects is [`finalizer`].
 //! What is common to all controllers changes here; what two controllers do differently stays with them.
 
@@ -34,6 +35,7 @@ pub(crate) mod late;
 pub(crate) mod played;
 pub(crate) mod quantity;
 pub mod queue;
+pub mod remembered;
 pub mod report;
 pub mod reporting;
 pub(crate) mod requests;

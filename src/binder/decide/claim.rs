@@ -65,7 +65,8 @@ pub fn sync_upkept_claim(claim: &PersistentVolumeClaim, state: &State) -> ClaimD
 fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
     let claim = requirements.claim;
     let class = state.class(requirements.class);
-    if class.is_none() && !requirements.class.is_empty() {
+    let delayed = state.is_delayed(requirements);
+    if class.is_none() && !delayed && !requirements.class.is_empty() {
         // A class that its watch has not delivered yet may delay the bind (S28).
         let name = ClassName::from(requirements.class);
         if !state.proofs.is_without_class(&name, claim.metadata.resource_version) {
@@ -73,14 +74,10 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
             return Decision::step(ClaimReason::ProvingClass(name), read);
         }
     }
-    let delayed = match class.as_ref().map(|class| class.volume_binding_mode) {
-        None | Some(Some(BindingMode::Immediate)) => false,
-        Some(Some(BindingMode::WaitForFirstConsumer)) => true,
-        Some(None | Some(BindingMode::Unknown)) => {
-            let name = ClassName::from(requirements.class);
-            return ClaimDecision::waiting(claim, ClaimReason::UnknownBindingMode(name));
-        }
-    };
+    if let Some(None | Some(BindingMode::Unknown)) = class.as_ref().map(|class| class.volume_binding_mode) {
+        let name = ClassName::from(requirements.class);
+        return ClaimDecision::waiting(claim, ClaimReason::UnknownBindingMode(name));
+    }
     // A reservation that may still be made leaves no choice (S19).
     let doubt = state.doubts.of(claim, &state.objects);
     let takes_none = delayed || doubt.is_some();

@@ -11,6 +11,7 @@ mod recording;
 mod undone;
 mod unreadable;
 mod waits;
+mod woken;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
