@@ -82,7 +82,17 @@ impl Planner {
                     let pauses = [Some(LONG_REFUSED), Some(retry_pause(1, 0.0)), None];
                     pauses.into_iter().find_map(candidate)
                 });
-                self.queue.extend(seeking.clone().map(Target::Claim), now);
+                // Those that were refused it take another if it is not to be had; else the one that is next tries it.
+                let until =
+                    |key: &ClaimKey| Some((self.retries.until(&Target::Claim(key.clone()))?, key.clone()));
+                let mut refused: Vec<_> = self.seeking.trying(name).filter_map(until).collect();
+                if self.state.volumes.is_free(name) || self.state.is_busy(name) {
+                    refused.sort();
+                    refused.truncate(1);
+                }
+                let seeking: Vec<ClaimKey> =
+                    seeking.into_iter().chain(refused.into_iter().map(|(_, key)| key)).collect();
+                self.queue.extend(seeking.iter().cloned().map(Target::Claim), now);
                 let claims = self.state.claims.naming(name).cloned();
                 let claims: Vec<ClaimKey> = claims.chain(reference).chain(seeking).collect();
                 self.try_again(claims.into_iter().map(Target::Claim), now);

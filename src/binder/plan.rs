@@ -369,7 +369,8 @@ impl Planner {
             && !self.state.is_delayed(&requirements)
         {
             let waiting = if step.is_none() { &mut self.state.claims } else { &mut self.seeking };
-            waiting.wait(&requirements);
+            let tries = if let ClaimReason::Binding(volume, _) = reason { volume.clone() } else { "".into() };
+            waiting.wait(&requirements, tries);
         }
     }
 

@@ -49,7 +49,9 @@ pub struct ClaimIndex {
     /// Waiting claims of a group: those that accept any label, or those that insist on this one (and
     /// perhaps on others).
     waiting: Buckets<Rank>,
-    positions: HashMap<ClaimKey, (Bucket, AccessModes, Rank)>,
+    positions: HashMap<ClaimKey, (Bucket, AccessModes, Rank, VolumeName)>,
+    /// Waiting claims by the volume that they try meanwhile.
+    trying: Relation<VolumeName, ClaimKey>,
 }
 
 impl ClaimIndex {
@@ -111,21 +113,30 @@ impl ClaimIndex {
         self.by_class.of(class.into())
     }
 
-    /// Notes that a claim found no volume and takes the next one that fits.
-    pub fn wait(&mut self, requirements: &Requirements<'_>) {
+    /// Notes that a claim found no volume, or tries this one, and takes the next one that fits.
+    pub fn wait(&mut self, requirements: &Requirements<'_>, tries: VolumeName) {
         let key = requirements.claim.key();
         self.forget(&key);
         let rank =
             (requirements.request, Reverse((requirements.claim.metadata.creation_timestamp, key.clone())));
         let bucket = (requirements.group(), requirements.labels().next());
         self.waiting.insert(bucket.clone(), requirements.modes, rank.clone());
-        self.positions.insert(key, (bucket, requirements.modes, rank));
+        if !tries.is_empty() {
+            self.trying.insert(tries.clone(), key.clone());
+        }
+        self.positions.insert(key, (bucket, requirements.modes, rank, tries));
+    }
+
+    /// The waiting claims that try a volume.
+    pub fn trying(&self, volume: &VolumeName) -> impl Iterator<Item = &ClaimKey> {
+        self.trying.of(volume.clone())
     }
 
     /// Notes that a claim no longer waits.
     pub fn forget(&mut self, key: &ClaimKey) {
-        let Some((bucket, modes, rank)) = self.positions.remove(key) else { return };
+        let Some((bucket, modes, rank, tries)) = self.positions.remove(key) else { return };
         give_back_room(&mut self.positions);
+        self.trying.remove(&tries, key);
         self.waiting.remove(&bucket, modes, &rank);
     }
 

@@ -82,7 +82,7 @@ fn a_selector_costs_its_own_candidates() {
     }
     let mut waiting = ClaimIndex::default();
     for number in 0..PAIRS {
-        waiting.wait(&Requirements::of(&selecting(number)).unwrap());
+        waiting.wait(&Requirements::of(&selecting(number)).unwrap(), "".into());
     }
     let looked = Cell::new(0);
     let current = |key: &ClaimKey| {
@@ -133,7 +133,7 @@ fn a_size_costs_its_own_candidates() {
 
     let mut waiting = ClaimIndex::default();
     for claim in names().map(|name| asking(&name, "5Gi")).chain([asking("least", "3Gi")]) {
-        waiting.wait(&Requirements::of(&claim).unwrap());
+        waiting.wait(&Requirements::of(&claim).unwrap(), "".into());
     }
     let looked = Cell::new(0);
     let current = |key: &ClaimKey| {

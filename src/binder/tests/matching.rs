@@ -156,7 +156,7 @@ fn a_volume_is_offered_to_who_waits_has_not_declined_and_still_fits() {
         claim
     });
     for claim in [&old, &large] {
-        index.wait(&Requirements::of(claim).unwrap());
+        index.wait(&Requirements::of(claim).unwrap(), "".into());
     }
     let none = BTreeSet::new();
     let candidate =

@@ -60,3 +60,77 @@ fn s28_a_class_that_is_away_for_a_moment_delays_the_bind_of_its_claims_as_before
         assert_eq!(only(planner.plan(now)).call.write_kind(), Some(WriteKind::ReserveVolume));
     }
 }
+
+/// Has what is sent refused until a minute and more passes before the next try. Returns a moment after the last one.
+fn refused_for_long(planner: &mut Recording, mut now: Instant) -> Instant {
+    loop {
+        let plan = planner.plan(now);
+        match plan.wake_at {
+            Some(at) if plan.ops.is_empty() && at > now + MINUTE => return now + Duration::from_secs(1),
+            Some(at) if plan.ops.is_empty() => now = at,
+            _ => {}
+        }
+        for op in plan.ops {
+            let refused = CallError::Refused { code: 403, message: "no".into() };
+            planner.answered(op, Err(refused), now, 0.0);
+        }
+    }
+}
+
+fn sized(name: &str, size: &str) -> PersistentVolume {
+    let mut volume = volume(name);
+    volume.spec.capacity.insert("storage".to_owned(), size.to_owned());
+    volume
+}
+
+/// What the next request reserves, and for whom.
+fn reserves(planner: &mut Recording, now: Instant) -> (Target, VolumeName) {
+    let op = only(planner.plan(now));
+    assert_eq!(op.call.write_kind(), Some(WriteKind::ReserveVolume));
+    (op.subject, op.volume.unwrap())
+}
+
+#[test]
+fn l1_a_claim_that_was_refused_a_volume_takes_another_when_that_one_goes_or_is_given_away() {
+    for goes in [true, false] {
+        let (objects, mut planner) = planner(vec![volume("v"), sized("w", "2Gi")], vec![claim("c")]);
+        let now = refused_for_long(&mut planner, Instant::now());
+        let mut changed = volume("v");
+        changed.metadata.resource_version = ResourceVersion(5);
+        if goes {
+            objects.delete(changed);
+        } else {
+            changed.spec.claim_ref =
+                Some(ClaimRef { namespace: "ns".into(), name: "other".into(), ..ClaimRef::default() });
+            objects.apply(changed);
+        }
+        planner.changed(&ObjectRef::Volume("v".into()), now);
+        assert_eq!(reserves(&mut planner, now), (Target::Claim(ClaimKey::new("ns", "c")), "w".into()));
+    }
+}
+
+/// Both were refused, the one at the volume a moment ago; the other, which fits it, too, takes a smaller one first.
+#[test]
+fn l1_a_volume_that_is_put_right_is_tried_by_the_claim_that_was_refused_it() {
+    let mut large = claim("c");
+    large.spec.resources.requests.insert("storage".to_owned(), "2Gi".to_owned());
+    let (objects, mut planner) =
+        planner(vec![sized("v", "2Gi"), volume("w")], vec![large.clone(), claim("d")]);
+    let mut now = refused_for_long(&mut planner, Instant::now());
+    now += MINUTE;
+    large.metadata.labels.insert("tried".to_owned(), "again".to_owned());
+    large.metadata.resource_version = ResourceVersion(5);
+    objects.apply(large);
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "c")), now);
+    let op = only(planner.plan(now));
+    planner.answered(op, Err(CallError::Refused { code: 403, message: "no".into() }), now, 0.0);
+    now += Duration::from_secs(1);
+    let mut right = sized("v", "2Gi");
+    right.metadata.labels.insert("team".to_owned(), "a".to_owned());
+    right.metadata.resource_version = ResourceVersion(6);
+    objects.apply(right);
+    planner.changed(&ObjectRef::Volume("v".into()), now);
+    let ops = planner.plan(now).ops;
+    let tried = |op: &Op| op.subject == Target::Claim(ClaimKey::new("ns", "c"));
+    assert_eq!(ops.iter().find(|op| tried(op)).and_then(|op| op.volume.clone()), Some("v".into()), "{ops:?}");
+}
