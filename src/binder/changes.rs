@@ -236,10 +236,12 @@ impl Planner {
             self.state.proofs.forget_class(name);
         }
         self.state.observe_delay(name, now);
-        if self.state.observe_default_class() {
-            self.wake_class(&"".into(), now);
+        let is_for_all = self.state.observe_default_class();
+        for name in [Some(name.clone()), is_for_all.then(|| "".into())].into_iter().flatten() {
+            let claims = self.state.claims.open_in_class(name.as_str()).cloned().map(Target::Claim);
+            self.try_again(claims.collect::<Vec<_>>(), now);
+            self.wake_class(&name, now);
         }
-        self.wake_class(name, now);
     }
 
     /// Looks again at every open claim of a class: there may be as many as there are in the cluster (L15).

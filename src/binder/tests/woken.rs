@@ -134,3 +134,24 @@ fn l1_a_volume_that_is_put_right_is_tried_by_the_claim_that_was_refused_it() {
     let tried = |op: &Op| op.subject == Target::Claim(ClaimKey::new("ns", "c"));
     assert_eq!(ops.iter().find(|op| tried(op)).and_then(|op| op.volume.clone()), Some("v".into()), "{ops:?}");
 }
+
+#[test]
+fn l17_a_class_that_becomes_default_reaches_a_claim_that_was_refused_the_one_before() {
+    let (_, mut planner) = planner(vec![], vec![claim("c")]);
+    let mut now = Instant::now();
+    let default = |name: &str, created: &str| {
+        let annotations = json!({"storageclass.kubernetes.io/is-default-class": "true"});
+        let class: StorageClass = decode(&json!({
+            "metadata": {"name": name, "resourceVersion": "5", "creationTimestamp": created, "annotations": annotations},
+            "provisioner": "vendor.com/v", "volumeBindingMode": "Immediate",
+        }));
+        class
+    };
+    comes(&mut planner, &default("gold", "2026-01-01T00:00:00Z"), now);
+    now = refused_for_long(&mut planner, now);
+    comes(&mut planner, &default("silver", "2026-01-02T00:00:00Z"), now);
+    let op = only(planner.plan(now));
+    assert_eq!(op.call.write_kind(), Some(WriteKind::AssignClass));
+    let Call::Write(write) = op.call else { panic!() };
+    assert_eq!(write.request.body.unwrap()["spec"]["storageClassName"], "silver");
+}
