@@ -227,7 +227,12 @@ fn sync_bound(claim: &PersistentVolumeClaim, state: &State) -> ClaimDecision {
     }
     // Our table may be behind; "data is lost" is only said after asking (S24).
     let seen = volume.as_deref().map(|volume| volume.metadata.resource_version);
-    match state.proofs.volume(&claim.key(), &claim.metadata.uid, seen) {
+    let proof = state.proofs.volume(&claim.key(), &claim.metadata.uid, seen).cloned();
+    // Of one that is Lost, and shows it, nothing is written any more, whatever becomes of the other claim's volume.
+    let is_shown =
+        claim.status.phase == ClaimPhase::Lost && binding::unbound_status(claim, ClaimPhase::Lost).is_none();
+    let shown = || VolumeProof::of(Some(volume.as_deref().filter(|_| is_shown)?), claim);
+    match proof.or_else(shown) {
         Some(VolumeProof::Gone) => lost(claim, ClaimReason::LostVolume(name.clone()), None),
         Some(VolumeProof::OtherClaim(uid)) => {
             let refers = volume.as_deref().and_then(|volume| volume.spec.claim_ref.as_ref());

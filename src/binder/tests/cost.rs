@@ -332,3 +332,29 @@ fn s19_l16_the_work_per_pair_does_not_grow_with_the_number_in_doubt() {
     assert!(reads < 20 * PAIRS, "{reads} reads");
     assert!(planner.waiting().is_empty());
 }
+
+/// Nothing is ever written of it again.
+#[test]
+fn s39_a_claim_that_is_lost_and_shows_it_asks_for_its_volume_never_again() {
+    let lost = |name: &str, phase| {
+        let mut claim = claim(name);
+        (claim.spec.volume_name, claim.status.phase) = (VolumeName::from("pv"), phase);
+        claim.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+        claim
+    };
+    let mut given = volume("pv");
+    given.spec.claim_ref = Some(ClaimRef { namespace: "ns".into(), name: "b".into(), uid: "uid-b".into() });
+    given.status.phase = VolumePhase::Bound;
+    let mut bound = lost("b", ClaimPhase::Bound);
+    bound.status.access_modes = given.spec.access_modes.clone();
+    let (objects, mut planner) = planner(vec![given.clone()], vec![bound, lost("c", ClaimPhase::Lost)]);
+    let now = Instant::now();
+    for revision in 2..100 {
+        assert_eq!(planner.plan(now).ops, []);
+        assert_eq!(planner.waiting(), [("LostMisbound", 1)].into());
+        given.metadata.labels.insert("noted".to_owned(), revision.to_string());
+        given.metadata.resource_version = ResourceVersion(revision);
+        objects.apply(given.clone());
+        planner.changed(&ObjectRef::Volume("pv".into()), now);
+    }
+}
