@@ -260,7 +260,16 @@ impl Planner {
             return;
         };
         // 3. The decision, and what is reported of it.
-        let decision = self.judge_claim(&claim, now);
+        let mut decision = self.judge_claim(&claim, now);
+        // What it names, and is not to have, it takes after those that wait for any.
+        if !claim.spec.volume_name.is_empty()
+            && let Some(name) = reserved(&decision).filter(|name| self.state.unreservable.contains(name))
+        {
+            self.wake_candidate(&name, BTreeSet::from([key.clone()]), (now, now), plan);
+            if self.state.is_busy(&name) {
+                decision = self.judge_claim(&claim, now);
+            }
+        }
         let reason = Arc::new(decision.reason);
         self.note_candidate(&claim, &reason, decision.step.as_ref());
         let binds_to = match &*reason {
@@ -309,15 +318,16 @@ impl Planner {
                 self.beside_upkeep(&target, decision, waiting, |state| sync_upkept_claim(claim, state), now);
             let held_back = self.held_back(&target, decision.step.as_ref(), now);
             let Some((why, until)) = held_back else { return decision };
-            // Another volume that is as good does, if there is one (L15).
-            if let (HeldBack::Undone { .. }, Some(Call::Write(write))) = (&why, &decision.step)
-                && let (WriteKind::ReserveVolume, ObjectRef::Volume(name)) = (write.kind, &write.target)
-                && claim.spec.volume_name.is_empty()
+            // Another volume that is as good does, if there is one; one that the claim names is kept from no other (L15).
+            if let (HeldBack::Undone { .. }, Some(name)) = (&why, reserved(&decision))
                 && passed_over < PASSED_OVER
                 && self.state.unreservable.insert(name.clone())
             {
-                passed_over += 1;
-                continue;
+                if claim.spec.volume_name.is_empty() {
+                    passed_over += 1;
+                    continue;
+                }
+                self.queue.offer(name, now);
             }
             // What was proven is of the past when the step is taken at last.
             self.state.proofs.forget_claim(&key);
@@ -468,5 +478,13 @@ impl Planner {
         }
         self.state.plugins.unproven(&name);
         waiting(why, until)
+    }
+}
+
+/// The volume that a claim is about to reserve.
+fn reserved(decision: &ClaimDecision) -> Option<VolumeName> {
+    match &decision.reason {
+        ClaimReason::Binding(volume, WriteKind::ReserveVolume) => Some(volume.clone()),
+        _ => None,
     }
 }

@@ -288,6 +288,39 @@ fn l15_a_volume_whose_reservation_is_undone_each_time_keeps_no_claim_from_anothe
     assert_eq!(bound, [("v1", true), ("v2", false), ("v3", false)].map(|(name, late)| (name.into(), late)));
 }
 
+/// Somebody frees a volume each time that one claim has it, which names it: it goes to one that waits for any.
+#[test]
+fn l15_a_claim_that_names_a_volume_keeps_it_from_no_other_if_it_is_taken_from_it_each_time() {
+    for (names, waits) in [("a", "c"), ("c", "a")] {
+        let mut naming = claim(names);
+        naming.spec.volume_name = "pv".into();
+        let (objects, mut planner) = planner(vec![volume("pv")], vec![naming, claim(waits)]);
+        let start = Instant::now();
+        let (mut now, mut revision, mut tried) = (start, 10, 0);
+        let is_bound = || {
+            let claim = objects.claims.get(&ClaimKey::new("ns", waits)).unwrap();
+            claim.status.phase == ClaimPhase::Bound
+        };
+        while !is_bound() {
+            assert!(now < start + Duration::from_mins(2), "{names} keeps it, and was given it {tried} times");
+            let plan = planner.plan(now);
+            for op in &plan.ops {
+                revision += 2;
+                planner.answered(op.clone(), Ok(answer(&objects, op, revision)), now, 0.5);
+                let mut undone = PersistentVolume::clone(&objects.volumes.get(&"pv".into()).unwrap());
+                if undone.spec.claim_ref.as_ref().is_some_and(|reference| *reference.name == *names) {
+                    tried += 1;
+                    clear(&mut undone);
+                    undone.metadata.resource_version = ResourceVersion(revision + 1);
+                    objects.apply(undone);
+                    planner.changed(&ObjectRef::Volume("pv".into()), now);
+                }
+            }
+            now = if plan.ops.is_empty() { plan.wake_at.unwrap() } else { now };
+        }
+    }
+}
+
 /// A claim that waits for a volume whose reservation is undone takes a free one that comes.
 #[test]
 fn l1_a_claim_whose_reservation_is_undone_takes_a_volume_that_comes() {
