@@ -137,12 +137,11 @@ pub fn failed_for_volume(volume: &PersistentVolume, failure: &Failure) -> Event 
         _ => "FailedUpdate",
     };
     // Of another object than the volume only people of its namespace may know (S41).
-    let outcome = <&str>::from(failure.outcome).to_owned();
     let text = match &failure.task {
         Task::Read if !failure.object.starts_with("pv/") => {
-            format!("could not read what the volume is for: {outcome}")
+            format!("could not read what the volume is for: {}", failure.of_outcome().words)
         }
-        _ if says_whose(&failure.words, volume) => Failure { words: outcome, ..failure.clone() }.text(),
+        _ if says_whose(&failure.words, volume) => failure.of_outcome().text(),
         _ => failure.text(),
     };
     warning(volume, reason, text)

@@ -87,7 +87,17 @@ impl Failure {
             Ok(_) => return None,
         };
         let object = op.call.target().map(ToString::to_string).unwrap_or_default();
-        Some(Self { uid: op.uid.clone(), task, object, outcome, words })
+        let failure = Self { uid: op.uid.clone(), task, object, outcome, words };
+        // To which claim a volume is given back only people there may know (S41).
+        let body = if let Call::Write(write) = &op.call { write.request.body.as_ref() } else { None };
+        let names_owner = body.is_some_and(|body| body["spec"]["claimRef"]["name"].is_string());
+        let is_back = failure.task == Task::Write(WriteKind::Unbind) && names_owner;
+        Some(if is_back { failure.of_outcome() } else { failure })
+    }
+
+    /// The same without words of others.
+    pub fn of_outcome(&self) -> Self {
+        Self { words: <&str>::from(self.outcome).to_owned(), ..self.clone() }
     }
 
     /// Whether the plugin that sent it records an event of its own, in KCM's words.

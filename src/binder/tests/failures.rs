@@ -350,6 +350,40 @@ fn s41_of_a_write_that_is_refused_a_volume_is_not_told_whose_it_is() {
     }
 }
 
+/// It is Bound to team-a/payroll, and people have pointed it at a claim of another team, which has another volume, or none.
+#[test]
+fn s41_of_a_volume_that_is_given_back_nobody_else_is_told_whose_it_is() {
+    for (phase, kind) in
+        [(ClaimPhase::Bound, "PersistentVolume"), (ClaimPhase::Pending, "PersistentVolumeClaim")]
+    {
+        let mut taken = volume("pv");
+        taken.spec.claim_ref =
+            Some(ClaimRef { namespace: "team-b".into(), name: "x".into(), uid: "uid-x".into() });
+        taken.status.phase = VolumePhase::Bound;
+        let of = |namespace: &str, name: &str, volume: &str, phase: ClaimPhase| {
+            let mut claim = claim(name);
+            claim.metadata.namespace = namespace.into();
+            (claim.spec.volume_name, claim.status.phase) = (volume.into(), phase);
+            claim.metadata.annotations.insert("pv.kubernetes.io/bind-completed".to_owned(), "yes".to_owned());
+            claim
+        };
+        let claims = vec![of("team-a", "payroll", "pv", ClaimPhase::Bound), of("team-b", "x", "w", phase)];
+        let (_, mut planner) = planner(vec![taken, volume("w")], claims);
+        let now = Instant::now();
+        let message = "may not be bound to team-a/payroll".to_owned();
+        for op in planner.plan(now).ops {
+            planner.answered(op, Err(CallError::Refused { code: 403, message: message.clone() }), now, 0.0);
+        }
+        let events = planner.plan(now).events;
+        let told = told(&events);
+        assert!(told.iter().any(|(of, _, text)| *of == kind && text.ends_with("pv/pv: refused")), "{told:?}");
+        assert!(
+            !told.iter().any(|(_, _, text)| text.contains("pv/pv") && text.contains("payroll")),
+            "{told:?}"
+        );
+    }
+}
+
 #[test]
 fn l18_a_claim_that_cannot_be_handed_to_its_provisioner_is_told_in_kcms_words() {
     let class: StorageClass = decode(&json!({
