@@ -260,6 +260,7 @@ impl Run {
                 leads,
                 may_lead,
                 has_led: has_led(&world.daemon_lease.json(), world.freed.as_deref()),
+                is_restored: false,
                 rolls: false,
             },
             manager: ManagerStanding {

@@ -90,6 +90,8 @@ pub struct DaemonStanding {
     pub may_lead: bool,
     /// Back: whether one of them held it since a switch freed KCM last, or may have.
     pub has_led: bool,
+    /// Back: whether it had been stopped, and somebody has given it replicas again.
+    pub is_restored: bool,
     /// Whether replicas of an earlier template may be left.
     pub rolls: bool,
 }
@@ -379,8 +381,21 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         if is_open && rules_by_flags {
             return by_flags(unlisted);
         }
+        if daemon.is_restored {
+            return SwitchStep::Stop(
+                "mooring had stopped, and somebody has given the Deployment its replicas back: suspend what does that, and run this again"
+                    .to_owned(),
+            );
+        }
         if is_open {
             return SwitchStep::StopDaemon;
+        }
+        if !daemon.is_fenced {
+            return SwitchStep::Stop(
+                "mooring runs without --fence behind the fence, so nobody hears that it is to begin nothing new: add the component \
+                 optional/fence again, and run this again"
+                    .to_owned(),
+            );
         }
         // While nobody waits for it: what would keep this from ending.
         if order.manager_restarted {
@@ -401,7 +416,8 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         if let Some(why) = order.max_pause.and_then(|most| pauses_longer(most, seen)) {
             return SwitchStep::Stop(why);
         }
-        if !(daemon.drains && unlisted.is_empty()) {
+        // Who never led has nothing under way.
+        if daemon.has_led && !(daemon.drains && unlisted.is_empty()) {
             return SwitchStep::Drain(unlisted.clone());
         }
         return SwitchStep::StopDaemon;

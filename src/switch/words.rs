@@ -32,13 +32,16 @@ impl SwitchStep {
         }
         let (most, why) = match self {
             Self::AwaitDaemon => {
-                let nobody = ": nobody rules behind the fence; or go back with switch --to kube-controller-manager --yes";
-                let end = if seen.fence.is_up() { nobody } else { "" };
+                let end = if seen.fence.is_up() {
+                    "the fence, if it is not that of their version (run the switch of their version with --replace-fence then), and run this \
+                     again: nobody rules behind the fence; or go back with switch --to kube-controller-manager --yes"
+                } else {
+                    "a write that mooring may not make, then run this again"
+                };
                 (
                     MOST_TO_WAIT,
                     format!(
-                        "no replica of mooring is ready: see why in kubectl -n mooring-system get pods, and in the logs, which name a write that \
-                         mooring may not make, then run this again{end}"
+                        "no replica of mooring is ready: see why in kubectl -n mooring-system get pods, and in the logs, which name {end}"
                     ),
                 )
             }
