@@ -40,7 +40,7 @@ use super::{
     },
     second_writer::content,
 };
-use crate::controller::{remembered::Remembered, second_writer::SecondWriters, uses::ClaimPods};
+use crate::controller::{last_said::LastSaid, second_writer::SecondWriters, uses::ClaimPods};
 
 /// Requests under way at once. Twice what the connection budget lets through, so that it never
 /// idles; the rest stays here, where pairs that have begun go first.
@@ -108,7 +108,7 @@ pub struct State {
     /// The class that claims without one get.
     pub default_class: Option<ClassName>,
     /// Classes whose claims wait for their first consumer.
-    pub(super) delaying: Remembered<ClassName>,
+    pub(super) delaying: LastSaid<ClassName>,
     /// Outcomes of live reads.
     pub proofs: Proofs,
     /// Reservations of which it is not known whether they were made.
@@ -139,7 +139,7 @@ impl State {
             claims: ClaimIndex::default(),
             pods: ClaimPods::default(),
             default_class: None,
-            delaying: Remembered::default(),
+            delaying: LastSaid::default(),
             proofs: Proofs::default(),
             doubts: Doubts::default(),
             in_flight: InFlight::default(),

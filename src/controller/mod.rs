@@ -20,7 +20,7 @@
 //! without an answer), [`late`] (writes that may land late), [`report`] (where each key
 //! stands, and why: events, log, history, counters, gauges and the debug page are made of that) and [`asked`] (of which
 //! only a part may be asked for), [`timers`] (how long it takes, by phase, and the trace of it), [`second_writer`] (another
-//! controller of the same objects), [`uses`] (which objects use which others), [`remembered`] (what objects said that are away
+//! controller of the same objects), [`uses`] (which objects use which others), [`last_said`] (what objects said that are away
 //! for a moment). One whose turn is one look has all of its
 //! keys in [`keys`], and sends with [`requests`]; one that keeps a finalizer on objects is [`finalizer`].
 //! What is common to all controllers changes here; what two controllers do differently stays with them.
@@ -30,12 +30,12 @@ pub(crate) mod finalizer;
 pub mod in_doubt;
 pub(crate) mod in_tree;
 pub(crate) mod keys;
+pub mod last_said;
 pub(crate) mod late;
 #[cfg(test)]
 pub(crate) mod played;
 pub(crate) mod quantity;
 pub mod queue;
-pub mod remembered;
 pub mod report;
 pub mod reporting;
 pub(crate) mod requests;

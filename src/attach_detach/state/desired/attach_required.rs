@@ -5,11 +5,11 @@
 use apiserver::{ids::DriverName, kinds::CsiDriver};
 use tokio::time::Instant;
 
-use crate::controller::remembered::Remembered;
+use crate::controller::last_said::LastSaid;
 
 /// The drivers that need no attaching.
 #[derive(Clone, Debug, Default)]
-pub struct AttachRequired(pub(in crate::attach_detach) Remembered<DriverName>);
+pub struct AttachRequired(pub(in crate::attach_detach) LastSaid<DriverName>);
 
 impl AttachRequired {
     /// Whether volumes of the driver, whose CSIDriver this is, are to be attached.

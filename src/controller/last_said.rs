@@ -16,9 +16,9 @@ const REMEMBERED: Duration = Duration::from_mins(1);
 /// The objects that said yes, each with the moment until which that is remembered, if it is away. Of what vanished before this
 /// process began nothing is known.
 #[derive(Clone, Debug, Default)]
-pub struct Remembered<K>(BTreeMap<K, Option<Instant>>);
+pub struct LastSaid<K>(BTreeMap<K, Option<Instant>>);
 
-impl<K: Ord + Clone> Remembered<K> {
+impl<K: Ord + Clone> LastSaid<K> {
     /// Whether the object says yes, or did of late. It says this, if it is there.
     pub fn says(&self, key: &K, says: Option<bool>) -> bool {
         says.unwrap_or_else(|| self.0.contains_key(key))
@@ -56,7 +56,7 @@ mod tests {
     fn s16_s28_what_is_remembered_is_that_of_objects_that_said_yes_and_for_a_minute() {
         let now = Instant::now();
         for said in [true, false] {
-            let mut objects = Remembered::default();
+            let mut objects = LastSaid::default();
             assert!(!objects.says(&"a", None), "nothing is known");
             assert_eq!(objects.observe(&"a", Some(said), now), None);
             assert_eq!(objects.says(&"a", Some(said)), said);
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn s16_s28_one_that_is_back_is_not_forgotten() {
         let now = Instant::now();
-        let mut objects = Remembered::default();
+        let mut objects = LastSaid::default();
         objects.observe(&"a", Some(true), now);
         objects.observe(&"a", None, now);
         objects.observe(&"a", Some(true), now);
