@@ -90,7 +90,7 @@ impl Failure {
         let failure = Self { uid: op.uid.clone(), task, object, outcome, words };
         // To which claim a volume is given back only people there may know (S41).
         let body = if let Call::Write(write) = &op.call { write.request.body.as_ref() } else { None };
-        let names_owner = body.is_some_and(|body| body["spec"]["claimRef"]["name"].is_string());
+        let names_owner = body.is_some_and(|body| body.pointer("/spec/claimRef/name").is_some());
         let is_back = failure.task == Task::Write(WriteKind::Unbind) && names_owner;
         Some(if is_back { failure.of_outcome() } else { failure })
     }
