@@ -166,27 +166,38 @@ fn page(view: &str, value: Value) -> String {
     }
 }
 
-/// One tag a line, so that a difference can be read.
+/// As few lines as hold it, so that a difference can be read: where one thing is told, the next begins a line.
 fn lines(html: &str) -> String {
-    format!("{}\n", html.replace("><", ">\n<"))
+    const BEGIN: [&str; 9] = ["<h", "<p", "<li", "<tr", "<section", "<footer", "<link", "<label", "</tbody"];
+    let borders = html.match_indices("><").map(|(at, _)| at + 1);
+    let (mut text, mut line, mut begin) = (String::new(), String::new(), 0);
+    for end in borders.chain([html.len()]) {
+        let tag = &html[begin..end];
+        let fits = line.len() + tag.find('\n').unwrap_or(tag.len()) <= 118;
+        let is_told = line.contains("</") && BEGIN.iter().any(|it| tag.starts_with(it));
+        if !line.is_empty() && (is_told || !fits) {
+            text = text + &line + "\n";
+            line.clear();
+        }
+        line += tag;
+        if let Some(at) = line.rfind('\n') {
+            text += &line[..=at];
+            line.drain(..=at);
+        }
+        begin = end;
+    }
+    text + &line + "\n"
 }
 
 /// What a page has of its own, its title and from its content on what was looked at, and the frame around it.
 fn apart(html: &str) -> (String, String) {
-    let (mut own, mut frame, mut is_content) = (String::new(), String::new(), false);
-    for line in lines(html).split_inclusive('\n') {
-        let is_title = line.starts_with("<title>");
-        let begins = line.starts_with("<main");
-        is_content = (is_content || begins) && !line.starts_with("<p>Nothing here changes ");
-        if is_title || is_content {
-            own += line;
-        } else {
-            frame += line;
-        }
-        frame += if is_title { "{title}\n" } else { "" };
-        frame += if begins { "{content}\n" } else { "" };
-    }
-    (own, frame)
+    let before = |rest: &str, mark: &str| rest.find(mark).unwrap();
+    let (head, rest) = html.split_at(before(html, "<title>"));
+    let (title, rest) = rest.split_at(before(rest, "<link"));
+    let (middle, rest) = rest.split_at(before(rest, "<main"));
+    let (content, foot) = rest.split_at(before(rest, "<p>Nothing here changes "));
+    let [head, title, middle, content, foot] = [head, title, middle, content, foot].map(lines);
+    (title + &content, head + "{title}\n" + &middle + "{content}\n" + &foot)
 }
 
 #[test]
