@@ -25,11 +25,8 @@ pub fn add(router: Router) -> Router {
 }
 
 async fn profile(RawQuery(query): RawQuery) -> Response {
-    let profile = match profile::asked(query.as_deref()) {
-        Ok(length) => profile::take(length).await,
-        Err(error) => Err(error),
-    };
-    match profile {
+    let taken = async { profile::take(profile::asked(query.as_deref())?).await };
+    match taken.await {
         Ok(bytes) => ([(CONTENT_TYPE, "application/octet-stream")], bytes).into_response(),
         Err(error) => Answer::text(status(&error), format!("{error}\n")).into_response(),
     }

@@ -37,7 +37,7 @@ pub struct Room {
 }
 
 /// What is to be sent, and what is under way.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Dispatcher {
     to_send: Vec<(Sequence, Call)>,
     /// The place of the last request in the order of sending.
@@ -54,16 +54,7 @@ pub struct Dispatcher {
 impl Dispatcher {
     /// One that has so many requests for volumes on nodes under way at most, [`ATTACHMENT_CALLS`] if nothing is said.
     pub(crate) fn new(attachment_calls: Option<usize>) -> Self {
-        Self {
-            to_send: Vec::new(),
-            last_sent: Sequence::default(),
-            under_way: BTreeMap::new(),
-            most: attachment_calls.unwrap_or(ATTACHMENT_CALLS),
-            creates: 0,
-            other_attachment_calls: 0,
-            node_calls: 0,
-            pace: Pace::default(),
-        }
+        Self { most: attachment_calls.unwrap_or(ATTACHMENT_CALLS), ..Self::default() }
     }
 
     /// Sends a request.

@@ -46,11 +46,8 @@ impl Planner {
             (None, Call::Read { target: ObjectRef::Class(class), .. }, result) => {
                 self.class_read(class, failure.as_ref(), result, now, jitter)
             }
-            (None, Call::Read { target, purpose }, Ok(answer)) => {
-                self.read_answered(&op, (target, purpose), Some(answer), now)
-            }
-            (None, Call::Read { target, purpose }, Err(CallError::NotFound(_))) => {
-                self.read_answered(&op, (target, purpose), None, now)
+            (None, Call::Read { target, purpose }, read @ (Ok(_) | Err(CallError::NotFound(_)))) => {
+                self.read_answered(&op, (target, purpose), read.ok(), now)
             }
             // Nothing is decided about the pair before these are answered.
             (None, Call::Read { purpose: Purpose::Refresh | Purpose::LearnOwner(_), .. }, Err(error)) => {

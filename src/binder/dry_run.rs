@@ -15,6 +15,7 @@ use apiserver::{
     kinds::{ObjectRef, PersistentVolume, PersistentVolumeClaim},
     tables::Objects,
 };
+use educe::Educe;
 use tokio::time::Instant;
 
 use super::{
@@ -25,7 +26,8 @@ use super::{
     state::BinderOptions,
 };
 /// Where a claim or volume stands. Without a reason it is settled.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Educe, PartialEq)]
+#[educe(Default(bound(false)))]
 pub struct Place<R> {
     /// Why it is where it is.
     pub reason: Option<Arc<R>>,
@@ -33,12 +35,6 @@ pub struct Place<R> {
     pub write: Option<WriteKind>,
     /// What that is a write of.
     pub target: Option<ObjectRef>,
-}
-
-impl<R> Default for Place<R> {
-    fn default() -> Self {
-        Self { reason: None, write: None, target: None }
-    }
 }
 
 /// What the binder would do next. Of what is settled, which is nearly all, nothing is said.

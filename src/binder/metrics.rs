@@ -40,11 +40,6 @@ impl BinderMetrics {
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let plugin = &["plugin_name", "operation_name"];
-        let counter = |name: &str, help: &str| {
-            let counter = IntCounter::new(name, help)?;
-            metrics.register(&counter)?;
-            Ok::<_, prometheus::Error>(counter)
-        };
         let errors = |name: &str| metrics.counters(name, "Total volume operation errors", plugin);
         let binds = TracedHistogram::new(
             "mooring_bind_e2e_seconds",
@@ -65,11 +60,11 @@ impl BinderMetrics {
                 "Failed requests about claims and volumes, by purpose and by kind of failure",
                 &["request", "outcome"],
             )?,
-            classes: counter(
+            classes: metrics.counter(
                 "retroactive_storageclass_total",
                 "Total number of retroactive StorageClass assignments to persistent volume claim",
             )?,
-            class_errors: counter(
+            class_errors: metrics.counter(
                 "retroactive_storageclass_errors_total",
                 "Total number of failed retroactive StorageClass assignments to persistent volume claim",
             )?,

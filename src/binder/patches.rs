@@ -21,15 +21,8 @@ use crate::binder::annotations::{
 
 /// A guarded patch of an object or of its status.
 fn patch<T: Narrow>(kind: WriteKind, object: &T, subresource: &str, changes: Value) -> Write {
-    let map = |value| if let Value::Object(map) = value { map } else { Map::new() };
-    let meta = object.metadata();
-    let mut body = map(changes);
-    let mut metadata = map(body.remove("metadata").unwrap_or_default());
-    metadata.insert("uid".to_owned(), json!(meta.uid));
-    metadata.insert("resourceVersion".to_owned(), json!(meta.resource_version));
-    body.insert("metadata".to_owned(), Value::Object(metadata));
     let path = format!("{}{subresource}", T::path(&object.key()));
-    let request = Request { verb: Verb::Patch, path, body: Some(Value::Object(body)) };
+    let request = Request::patch(path, object.metadata(), changes);
     Write { kind, target: T::object_ref(object.key()), request, then: Vec::new(), claim: Uid::default() }
 }
 

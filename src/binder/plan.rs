@@ -52,7 +52,7 @@ impl Planner {
     /// Decides about as many keys as may run now.
     pub fn plan(&mut self, now: Instant) -> Plan {
         let mut plan = Plan::default();
-        self.state.compared.reset();
+        self.state.compared.set(0);
         self.wake_due(now);
         self.state.writers.settle(now);
         while !self.state.in_flight.is_full() && !self.is_long(&plan) {
@@ -80,7 +80,7 @@ impl Planner {
             // There is more to look at, and room for what comes of it.
             (!self.state.in_flight.is_full() && self.is_long(&plan)).then_some(now),
         ];
-        plan.measures.compared = self.state.compared.count();
+        plan.measures.compared = self.state.compared.get();
         plan.wake_at = dues.into_iter().flatten().min();
         let Recorder { durations, events, reports, failed, .. } = &mut self.recorder;
         (plan.events, plan.reports) = (mem::take(events), mem::take(reports));
@@ -93,7 +93,7 @@ impl Planner {
 
     /// Whether a plan goes on with the next: what has come in meanwhile goes first.
     fn is_long(&self, plan: &Plan) -> bool {
-        plan.measures.looks >= LOOKS || self.state.compared.count() >= COMPARED
+        plan.measures.looks >= LOOKS || self.state.compared.get() >= COMPARED
     }
 
     /// Queues the keys whose time has come.
@@ -147,7 +147,7 @@ impl Planner {
             let Some(volume) = self.state.unowned(name) else { return };
             // What is busy or waits is looked at again when that ends.
             let current = |key: &ClaimKey| {
-                self.state.compared.note();
+                self.state.compared.update(|count| count + 1);
                 let is_free = !self.is_asleep(&Target::Claim(key.clone()));
                 self.state.objects.claims.get(key).filter(|_| is_free)
             };

@@ -22,6 +22,7 @@ use apiserver::{
     },
     tables::Objects,
 };
+use educe::Educe;
 use tokio::time::Instant;
 
 use super::{
@@ -46,18 +47,15 @@ use crate::controller::{second_writer::SecondWriters, uses::ClaimPods};
 const MOST_IN_FLIGHT: usize = 128;
 
 /// Settings of the binder (pv-binder §12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
+#[educe(Default)]
 pub struct BinderOptions {
     /// Whether provisioners are asked for volumes.
+    #[educe(Default = true)]
     pub enable_dynamic_provisioning: bool,
     /// How often everything unsettled is looked at although nothing happened.
+    #[educe(Default = Duration::from_mins(5))]
     pub sync_period: Duration,
-}
-
-impl Default for BinderOptions {
-    fn default() -> Self {
-        Self { enable_dynamic_provisioning: true, sync_period: Duration::from_mins(5) }
-    }
 }
 
 /// Requests under way: the one owner of which claims and volumes may not be touched (S18, S38).
@@ -213,7 +211,7 @@ impl State {
 
     /// A claim, if it names the volume, as the tables show it.
     fn namer(&self, volume: &VolumeName, key: &ClaimKey) -> Option<Arc<PersistentVolumeClaim>> {
-        self.compared.note();
+        self.compared.update(|count| count + 1);
         self.objects.claims.get(key).filter(|claim| claim.spec.volume_name == *volume)
     }
 

@@ -113,13 +113,9 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
         }
     }
 
-    /// A read about the key failed: it waits, longer each time, or as long as the server asks for. Silence says nothing about
-    /// the key (L16).
-    pub fn read_failed(&mut self, key: &K, error: &CallError, now: Instant, jitter: f64) {
-        self.pause(key, error, true, now, jitter);
-    }
-
-    fn pause(&mut self, key: &K, error: &CallError, is_read: bool, now: Instant, jitter: f64) {
+    /// A request about the key failed: it waits, longer each time, or as long as the server asks for. That nobody answers a read says
+    /// nothing about the key (L16).
+    pub fn pause(&mut self, key: &K, error: &CallError, is_read: bool, now: Instant, jitter: f64) {
         // Nothing was tried: it is decided anew when this process may write.
         if let CallError::NotLeader = error {
             self.push(key.clone(), now);
@@ -127,19 +123,8 @@ impl<K: ReportKey + Hash, R: Reason> Keys<K, R> {
         self.retries.failed_by(key, error, is_read, now, jitter);
     }
 
-    /// A write to the key was answered; of what it changed the watch tells. Returns the error if it is to be reported: not
-    /// one that another look settles.
-    pub fn written<'a, T>(
-        &mut self,
-        key: &K,
-        result: &'a Result<T, CallError>,
-        now: Instant,
-        jitter: f64,
-    ) -> Option<&'a CallError> {
-        self.answered(key, result, false, now, jitter)
-    }
-
-    /// As [`Self::written`], also of a read.
+    /// A read of the key, or a write to it, was answered; of what it changed the watch tells. Returns the error if it is to be
+    /// reported: not one that another look settles.
     pub fn answered<'a, T>(
         &mut self,
         key: &K,
@@ -263,7 +248,7 @@ mod tests {
             let key = PodKey::new("ns", "p");
             keys.lead(now);
             keys.begins(&key);
-            assert_eq!(keys.written(&key, &answer, now, 0.5).is_some(), is_told, "{answer:?}");
+            assert_eq!(keys.answered(&key, &answer, false, now, 0.5).is_some(), is_told, "{answer:?}");
             assert_eq!(keys.next(0, now), comes.then_some(key), "{answer:?}");
         }
     }
@@ -272,7 +257,7 @@ mod tests {
     fn s48_conflicts_are_told_when_there_are_more_in_a_row_than_the_next_try_mends() {
         let (mut keys, key) = (Keys::<PodKey, EphemeralReason>::default(), PodKey::new("ns", "p"));
         let conflict: Result<(), _> = Err(CallError::Conflict("modified".to_owned()));
-        let told = [(); 3].map(|()| keys.written(&key, &conflict, Instant::now(), 0.5).is_some());
+        let told = [(); 3].map(|()| keys.answered(&key, &conflict, false, Instant::now(), 0.5).is_some());
         assert_eq!(told, [false, false, true]);
     }
 
@@ -295,9 +280,9 @@ mod tests {
             let key = PodKey::new("ns", "p");
             for _ in 0..20 {
                 if is_read {
-                    keys.read_failed(&key, &error, now, 0.0);
+                    keys.pause(&key, &error, true, now, 0.0);
                 } else {
-                    keys.written::<()>(&key, &Err(error.clone()), now, 0.0);
+                    keys.answered::<()>(&key, &Err(error.clone()), false, now, 0.0);
                 }
             }
             assert_eq!(keys.retries.until(&key), Some(now + pause), "{is_read} {error}");

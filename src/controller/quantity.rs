@@ -94,10 +94,7 @@ fn shift(value: i128, exponent: i32) -> Option<i128> {
     if exponent >= 0 {
         return power.and_then(|power| value.checked_mul(power));
     }
-    Some(match power {
-        Some(power) => value / power + i128::from(value % power != 0),
-        None => 1,
-    })
+    Some(power.map_or(1, |power| value / power + i128::from(value % power != 0)))
 }
 
 fn factor(suffix: &str) -> Option<Factor> {

@@ -29,16 +29,12 @@ impl CreateCounts {
     /// See [`Metrics::register`].
     // KCM: pkg/controller/volume/ephemeral/metrics.
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
-        let counter = |name, help| {
-            let counters = metrics.counters(name, help, &[])?;
-            Ok::<_, prometheus::Error>(counters.with_label_values::<&str>(&[]))
-        };
         Ok(Self {
-            creates: counter(
+            creates: metrics.counter(
                 "ephemeral_volume_controller_create_total",
                 "Number of PersistentVolumeClaim creation requests",
             )?,
-            failures: counter(
+            failures: metrics.counter(
                 "ephemeral_volume_controller_create_failures_total",
                 "Number of PersistentVolumeClaim creation requests that failed",
             )?,

@@ -1,7 +1,7 @@
 //! The requests of the expander as values, how each is sent, and what can come back.
 
 use apiserver::{
-    call::{CallError, Caller, Request, Verb},
+    call::{CallError, Caller, Request},
     ids::VolumeName,
     kinds::{Narrow, PersistentVolume, PersistentVolumeClaim},
 };
@@ -35,16 +35,12 @@ pub enum Answer {
 /// The patch that names the driver, and nothing else.
 // KCM: pkg/volume/util/resize_util.go, SetClaimResizer.
 pub fn annotate(claim: &PersistentVolumeClaim, driver: &str) -> Request {
-    let meta = &claim.metadata;
-    Request {
-        verb: Verb::Patch,
-        path: format!("{}/status", PersistentVolumeClaim::path(&claim.key())),
-        body: Some(json!({ "metadata": {
-            "uid": meta.uid,
-            "resourceVersion": meta.resource_version.to_string(),
-            "annotations": { STORAGE_RESIZER: driver },
-        }})),
-    }
+    let path = format!("{}/status", PersistentVolumeClaim::path(&claim.key()));
+    Request::patch(
+        path,
+        &claim.metadata,
+        json!({ "metadata": { "annotations": { STORAGE_RESIZER: driver } } }),
+    )
 }
 
 impl Sent for Call {

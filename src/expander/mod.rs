@@ -157,7 +157,7 @@ impl Expander {
                 ExpansionReason::Unreadable
             }
             Err(error) => {
-                self.keys.read_failed(key, &error, now, jitter);
+                self.keys.pause(key, &error, true, now, jitter);
                 let reason = ExpansionReason::Failed { is_write: false, error: error.to_string() };
                 return self.keys.failed(key, reason);
             }
@@ -218,7 +218,7 @@ impl Controller for Expander {
                     // It is decided anew, on the volume as it is then.
                     _ => drop(self.expansions.remove(&key)),
                 }
-                let error = self.keys.written(&key, &result, now, jitter);
+                let error = self.keys.answered(&key, &result, false, now, jitter);
                 if let Some(error) = error
                     && let Some(claim) = self.objects.claims.get(&key.0)
                 {

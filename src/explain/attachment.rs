@@ -209,11 +209,6 @@ pub(super) fn first_user(view: &View<'_>, volume: &VolumeId, node: &NodeName) ->
     view.users(volume, node).filter_map(made).min()
 }
 
-/// The link of a volume that no driver attaches: its kubelet mounts it at once.
-pub(super) fn not_attachable(name: &VolumeName) -> Link {
-    Link::told(&ObjectRef::Volume(name.clone()), "NotAttachable", &[])
-}
-
 /// The link of a volume whose driver says that it needs no attachment.
 pub(super) fn not_required(view: &View<'_>, volume: &VolumeId, node: &NodeName) -> Option<Link> {
     let (driver, _) = volume.driver_and_handle();

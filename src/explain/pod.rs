@@ -166,7 +166,7 @@ pub(super) fn of_volume(view: &View<'_>, name: &VolumeName, node: Option<&NodeNa
     }
     let Some(id) = volume_of(view.objects(), name) else {
         if get::<PersistentVolume>(view, name).is_some() && node.is_some() {
-            links.push(attachment::not_attachable(name));
+            links.push(Link::told(&ObjectRef::Volume(name.clone()), "NotAttachable", &[]));
         }
         return links;
     };

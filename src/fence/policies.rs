@@ -90,9 +90,9 @@ pub const FENCES: [Fence; 7] = [
 const CHANGES_NO_LIST: &str = "request.resource.resource == 'nodes' && sets.equivalent(\
     dyn(object).?status.?volumesAttached.orValue([]), dyn(oldObject).?status.?volumesAttached.orValue([]))";
 
-/// Loops that go on from what they remember of volumes, which is wrong after another has ruled: they are freed as new processes
-/// only. The others do what each object asks for, and may go on at any time.
-const WITH_MEMORY: [&str; 2] = ["attachdetach-controller", "persistent-volume-binder"];
+/// The loop that goes on from what it remembers of volumes, which is wrong after another has ruled: it is freed as a new process
+/// only. The others do what each object asks for, and write it at the revision that they have seen: they may go on at any time.
+const WITH_MEMORY: &str = "attachdetach-controller";
 
 impl Fence {
     /// All but these.
@@ -102,7 +102,7 @@ impl Fence {
 
     /// Whether its loop has to be a new process before it may write again.
     pub fn has_memory(&self) -> bool {
-        WITH_MEMORY.contains(&self.account)
+        self.account == WITH_MEMORY
     }
 
     /// The one of KCM's controller of that name.

@@ -47,8 +47,9 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
     };
     let tell = |line: &str| complain(&clean(line));
     if !args.yes {
-        let step = plan(&api, order, &fences, &args.leave, tell).await.map_err(|error| stop(&error))?;
-        print(&clean_lines(&printed(args.to, &step, &fences)));
+        let (step, remembers) =
+            plan(&api, order, &fences, &args.leave, tell).await.map_err(|error| stop(&error))?;
+        print(&clean_lines(&printed(args.to, (&step, remembers), &fences)));
         print("Nothing was done. The same command with --yes does it.\n");
         return Ok(match step {
             SwitchStep::Done => Verdict::Healthy,

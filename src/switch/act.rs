@@ -27,6 +27,10 @@ use crate::{
 const LOCKS: &str = "/apis/coordination.k8s.io/v1/namespaces/mooring-system/leases";
 /// Whoever has not renewed the lock for so long is gone.
 const LOCK_LASTS: Duration = Duration::from_secs(30);
+/// What the event says at the end of the way back.
+const HANDED_OVER: &str = "Handed over to kube-controller-manager";
+/// The same where nobody held its lease.
+const BY_HAND: &str = "Handed over to a kube-controller-manager that was started anew by hand";
 /// How many replicas the Deployment had before it was stopped, an annotation of the lock.
 const REPLICAS: &str = "mooring.dev/replicas";
 
@@ -158,7 +162,7 @@ impl<'a> Switcher<'a> {
                 Ok(())
             }
             SwitchStep::LowerFence => {
-                if !is_held && seen.fence.is_up() && !self.frees(&seen.manager).await? {
+                if seen.remembers && !is_held && seen.fence.is_up() && !self.frees(&seen.manager).await? {
                     return Ok(());
                 }
                 // Nothing is denied without a binding, and a policy that is left shows that this has not ended.
@@ -178,8 +182,7 @@ impl<'a> Switcher<'a> {
                     // What follows tells it.
                     return Ok(());
                 }
-                self.event("Handed over to a kube-controller-manager that was started anew by hand", tell)
-                    .await;
+                self.event(if seen.remembers { BY_HAND } else { HANDED_OVER }, tell).await;
                 Ok(())
             }
             SwitchStep::RecordManager => self.annotate_lock(LED_AT_STOP, &seen.manager.mark).await,
@@ -194,7 +197,7 @@ impl<'a> Switcher<'a> {
             SwitchStep::GiveLeaseUp => {
                 let free = json!({ "holderIdentity": "", "leaseDurationSeconds": 1 });
                 if self.manager.write(false, &free).await? {
-                    self.event("Handed over to kube-controller-manager", tell).await;
+                    self.event(HANDED_OVER, tell).await;
                 }
                 Ok(())
             }

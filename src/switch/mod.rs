@@ -55,7 +55,8 @@ pub enum SwitchEnd {
     Stopped(String),
 }
 
-/// What is next, without doing it. Volumes that are left need not come to rest.
+/// What is next, without doing it, and whether a loop [remembers](SwitchSeen::remembers). Volumes that are left need not come to
+/// rest.
 ///
 /// # Errors
 /// The cluster cannot be read.
@@ -65,20 +66,22 @@ pub async fn plan(
     fences: &[&'static Fence],
     leave: &[String],
     tell: impl Fn(&str),
-) -> Result<SwitchStep, NoAnswer> {
+) -> Result<(SwitchStep, bool), NoAnswer> {
     if let Some(why) = shared_user(&client(api)?, order.to, fences, &tell).await? {
-        return Ok(SwitchStep::Stop(why));
+        return Ok((SwitchStep::Stop(why), true));
     }
     let mut observer = Observer::new(api, fences, None, (order.to, leave));
-    let mut step = next(order, &observer.look().await?);
+    let mut seen = observer.look().await?;
+    let mut step = next(order, &seen);
     for _ in 0..LOOKS_OF_A_PLAN {
         if !matches!(step, SwitchStep::AwaitLeader | SwitchStep::FindManager | SwitchStep::ProveOpen) {
             break;
         }
         sleep(BETWEEN_LOOKS).await;
-        step = next(order, &observer.look().await?);
+        seen = observer.look().await?;
+        step = next(order, &seen);
     }
-    Ok(step)
+    Ok((step, seen.remembers))
 }
 
 /// Does it, and tells each step as it begins.
@@ -99,7 +102,7 @@ pub async fn carry_out(
     match switcher.lock(&tell).await {
         // Without the namespace there is no Deployment either, and no lock.
         Err(error @ NoAnswer::Refused(404, _)) => {
-            return match plan(api, order, fences, leave, tell).await? {
+            return match plan(api, order, fences, leave, tell).await?.0 {
                 SwitchStep::Stop(why) => Ok(SwitchEnd::Stopped(why)),
                 SwitchStep::Done => Ok(SwitchEnd::Done([None; 2])),
                 _ => Err(error),

@@ -111,6 +111,8 @@ pub(super) struct Observer<'a> {
     /// Those of KCM's lease, and whether a process of KCM was ever seen to renew it.
     manager_renewals: (Renewals, bool),
     drain: DrainWord,
+    /// Back: whether this run has seen the Deployment without replicas.
+    was_stopped: bool,
     /// None are looked for on the way over.
     unlisted: Option<Unlisted>,
 }
@@ -132,6 +134,7 @@ impl<'a> Observer<'a> {
             renewals: Renewals::default(),
             manager_renewals: Default::default(),
             drain: DrainWord::default(),
+            was_stopped: false,
             unlisted: None,
         }
     }
@@ -153,6 +156,8 @@ impl<'a> Observer<'a> {
         let (leads, may_lead) = self.renewals.note(&daemon_lease, now);
         let mut daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
         daemon.is_asked = drain.is_some();
+        self.was_stopped |= self.fence.is_back && daemon.replicas == Some(0);
+        daemon.is_restored = self.was_stopped && daemon.replicas.is_some_and(|replicas| replicas > 0);
         let identity = self.hold.as_ref().map(ManagerLease::identity);
         let is_ours = drain.as_ref().zip(identity).is_some_and(|(asks, identity)| asks.starts_with(identity));
         let is_heard = self.drain.note(drain.filter(|_| is_ours), holder(&daemon_lease), now);
@@ -171,15 +176,17 @@ impl<'a> Observer<'a> {
             manager.restart = restart(noted(LED_AT_STOP), &manager.mark, manager.may_lead);
         }
         let of = (is_heard, daemon.may_lead || daemon.running > 0);
-        let attaching = StorageController::AttachDetach.name();
         let denies = |state: &FenceState| matches!(state, FenceState::Enforced | FenceState::Other(_));
-        let mut states = self.fences.iter().zip(&look.states);
-        let attaches = daemon.replicas != Some(0) && runs(deployment.as_ref(), attaching)
-            || states.any(|(it, state)| it.controller == attaching && denies(state));
+        let mut states = self.fences.iter().zip(&look.states).filter(|(fence, _)| fence.has_memory());
+        let runs_attaches = runs(deployment.as_ref(), StorageController::AttachDetach.name());
+        let attaches =
+            daemon.replicas != Some(0) && runs_attaches || states.clone().any(|(_, state)| denies(state));
+        let remembers = runs_attaches || states.any(|(_, state)| *state != FenceState::Absent);
         let is_old = |known: &Unlisted| known.is_old(of, manager.held.is_some(), now);
         // Where KCM attaches, what is under way is KCM's own. Without a fence, whoever rules by flags is handed over by hand: what
         // that would attach twice is told.
-        let is_asked_for = is_back && (attaches || daemon.rules_by_flags());
+        // So it is where mooring never came to lead: that is no worse than a fail-over of KCM.
+        let is_asked_for = is_back && (attaches && daemon.has_led || daemon.rules_by_flags());
         if is_asked_for && self.unlisted.as_ref().is_none_or(is_old) {
             let volumes = unlisted(&client, self.leave).await?;
             self.unlisted = Some(Unlisted { volumes, read_at: Instant::now(), of });
@@ -192,11 +199,13 @@ impl<'a> Observer<'a> {
         }
         // Back, all are lowered.
         let unneeded = if is_back { Vec::new() } else { raised(&client, Fence::others(self.fences)).await? };
-        let holds = look.states.iter().all(denies);
+        // Back, also those are looked at that mooring does not run.
+        let mut needed = self.fences.iter().zip(&look.states);
+        let holds = needed.all(|(it, state)| denies(state) || !runs(deployment.as_ref(), it.controller));
         // A look at many volumes takes long.
         manager.led = manager.led.map(|led| led + now.elapsed());
         let is_by_time = self.fence.is_by_time;
-        Ok(SwitchSeen { fence, is_by_time, daemon, manager, unlisted, holds, servers, unneeded })
+        Ok(SwitchSeen { fence, is_by_time, daemon, manager, unlisted, holds, servers, remembers, unneeded })
     }
 
     /// Whether KCM's lease was held for as long as it may be, whatever the looks show.

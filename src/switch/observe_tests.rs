@@ -4,8 +4,9 @@ use std::{convert::Infallible, time::Duration};
 
 use apiserver::connect::ApiServer;
 use http::{Method, Request, Response};
+use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, advance};
 
 use super::{
@@ -34,17 +35,18 @@ async fn no_look_that_fails_keeps_the_managers_lease_held() {
 #[tokio::test]
 async fn what_kcm_has_under_way_is_no_matter_where_mooring_does_not_run_attach_detach() {
     let [attach_detach, binder, ..] = &FENCES;
-    // The fence that is there, what the Deployment runs, its replicas.
+    // The fence that is there, what the Deployment runs, its replicas, whether mooring has led.
     let cases = [
-        (attach_detach, "*", 1, true),
+        (attach_detach, "*", 1, true, true),
+        (attach_detach, "*", 1, false, false),
         // It denies nothing here.
-        (attach_detach, "*", 0, false),
-        (binder, "persistentvolume-binder-controller", 1, false),
+        (attach_detach, "*", 0, true, false),
+        (binder, "persistentvolume-binder-controller", 1, true, false),
         // Somebody has taken the fence of attach/detach down, and mooring goes on.
-        (binder, "*", 1, true),
-        (binder, "*", 0, false),
+        (binder, "*", 1, true, true),
+        (binder, "*", 0, true, false),
     ];
-    for (there, controllers, replicas, is_asked_for) in cases {
+    for (there, controllers, replicas, has_led, is_asked_for) in cases {
         let service = tower::service_fn(move |request: Request<Body>| async move {
             let path = request.uri().path();
             let of_it = path.ends_with(&format!("policies/{}", there.name()));
@@ -55,6 +57,9 @@ async fn what_kcm_has_under_way_is_no_matter_where_mooring_does_not_run_attach_d
                 (&Method::POST, _) => (201, json!({})),
                 (_, Some("volumeattachments")) => (200, json!({ "items": [attachment] })),
                 _ if of_it => (200, there.objects()[0].clone()),
+                (_, Some("mooring")) if path.contains("/leases/") && has_led => {
+                    (200, json!({ "metadata": { "resourceVersion": "7" }, "spec": { "renewTime": "1" } }))
+                }
                 (_, Some("mooring")) if path.contains("/deployments/") => {
                     let container =
                         json!({ "args": ["run", "--fence", format!("--controllers={controllers}")] });
@@ -70,7 +75,50 @@ async fn what_kcm_has_under_way_is_no_matter_where_mooring_does_not_run_attach_d
         let fences: Vec<&'static Fence> = FENCES.iter().collect();
         let mut observer = Observer::new(&api, &fences, None, (Direction::KubeControllerManager, &[]));
         let asked_for = !observer.look().await.unwrap().unlisted.is_empty();
-        assert_eq!(asked_for, is_asked_for, "{} {controllers} {replicas}", there.controller);
+        assert_eq!(asked_for, is_asked_for, "{} {controllers} {replicas} {has_led}", there.controller);
+    }
+}
+
+/// Back, all fences are looked at, of which those are there that the Deployment needs.
+#[tokio::test]
+async fn mooring_may_lead_behind_the_fences_of_what_it_runs() {
+    let needed = &FENCES[..2];
+    // How many of them deny, and what the Deployment runs.
+    let cases = [(2, "*", true), (1, "*", false), (1, "persistentvolume-attach-detach-controller", true)];
+    for (denying, controllers, expected) in cases {
+        let service = tower::service_fn(move |request: Request<Body>| async move {
+            let path = request.uri().path().to_owned();
+            let raised = needed[..denying].iter().find(|fence| path.ends_with(&format!("/{}", fence.name())));
+            let probed = match request.into_body().collect().await.map(|body| body.to_bytes()) {
+                Ok(body) => needed[..denying].iter().find(|fence| {
+                    serde_json::from_slice::<Value>(&body)
+                        .is_ok_and(|it| it["metadata"]["name"] == fence.name())
+                }),
+                Err(_) => None,
+            };
+            let status = |code: u16, message: &str| {
+                (code, json!({ "kind": "Status", "status": "Failure", "code": code, "message": message }))
+            };
+            let (code, body) = match (raised, probed) {
+                (Some(fence), _) if path.contains("bindings") => (200, fence.objects()[1].clone()),
+                (Some(fence), _) => (200, fence.objects()[0].clone()),
+                (_, Some(fence)) => status(403, &fence.mark()),
+                _ if path.contains("/deployments/") => {
+                    let container =
+                        json!({ "args": ["run", "--fence", format!("--controllers={controllers}")] });
+                    (200, json!({ "spec": { "template": { "spec": { "containers": [container] } } } }))
+                }
+                _ if path.ends_with("volumeattachments") => (201, json!({})),
+                _ => status(404, ""),
+            };
+            let answer = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+            Ok::<_, Infallible>(answer.unwrap())
+        });
+        let api = ApiServer::in_process(Client::new(service, "default"));
+        let fences: Vec<&'static Fence> = FENCES.iter().collect();
+        let mut observer = Observer::new(&api, &fences, None, (Direction::KubeControllerManager, &[]));
+        let seen = observer.look().await.unwrap();
+        assert_eq!(seen.holds, expected, "{denying} {controllers}: {seen:?}");
     }
 }
 

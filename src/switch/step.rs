@@ -90,6 +90,8 @@ pub struct DaemonStanding {
     pub may_lead: bool,
     /// Back: whether one of them held it since a switch freed KCM last, or may have.
     pub has_led: bool,
+    /// Back: whether it had been stopped, and somebody has given it replicas again.
+    pub is_restored: bool,
     /// Whether replicas of an earlier template may be left.
     pub rolls: bool,
 }
@@ -160,6 +162,8 @@ pub struct SwitchSeen {
     pub holds: bool,
     /// How many API servers were seen to do the same with the probe, of how many there are.
     pub servers: (usize, usize),
+    /// Whether a loop that is fenced off, or may have been, goes on from what it remembers: it is freed as a new process only.
+    pub remembers: bool,
     /// Over: fences that are there of loops that mooring does not run.
     pub unneeded: Vec<&'static Fence>,
 }
@@ -303,7 +307,7 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         FenceStanding::Absent { .. } if daemon.ready == 0 => return SwitchStep::AwaitDaemon,
         FenceStanding::Up { .. } if daemon.ready == 0 && !daemon.may_lead => return SwitchStep::AwaitDaemon,
         FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Other(_)
-            if manager.unwritable.is_some() && !order.one_way =>
+            if seen.remembers && manager.unwritable.is_some() && !order.one_way =>
         {
             return SwitchStep::Stop(format!(
                 "there is no way back, as nobody could hold kube-controller-manager's lease: {}; get the rights of \
@@ -313,7 +317,7 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             ));
         }
         FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Other(_)
-            if !manager.renews && !order.one_way =>
+            if seen.remembers && !manager.renews && !order.one_way =>
         {
             return SwitchStep::FindManager;
         }
@@ -346,7 +350,7 @@ const NO_LEASE: &str =
     "it runs with --leader-elect=false; take the flag out of the Deployment, and run this again";
 
 fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
-    let SwitchSeen { fence, daemon, manager, unlisted, .. } = seen;
+    let SwitchSeen { fence, daemon, manager, unlisted, remembers, .. } = seen;
     let is_open = matches!(fence, FenceStanding::Absent { .. });
     // 1. What is under way is finished, and mooring stops.
     if daemon.replicas.is_none() && !is_open {
@@ -365,7 +369,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         return SwitchStep::Stop(format!("whether mooring has ended could not be seen: {NO_LEASE}"));
     }
     let is_held = manager.held.is_some();
-    let may_be_stale = is_open && !rules_by_flags && daemon.has_led;
+    let may_be_stale = *remembers && is_open && !rules_by_flags && daemon.has_led;
     if may_be_stale && !is_held && !(is_stopped && order.manager_restarted) {
         return SwitchStep::Stop(format!(
             "mooring has ruled behind a fence that is gone, and kube-controller-manager may have been denied writes: run \
@@ -377,8 +381,21 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         if is_open && rules_by_flags {
             return by_flags(unlisted);
         }
+        if daemon.is_restored {
+            return SwitchStep::Stop(
+                "mooring had stopped, and somebody has given the Deployment its replicas back: suspend what does that, and run this again"
+                    .to_owned(),
+            );
+        }
         if is_open {
             return SwitchStep::StopDaemon;
+        }
+        if !daemon.is_fenced {
+            return SwitchStep::Stop(
+                "mooring runs without --fence behind the fence, so nobody hears that it is to begin nothing new: add the component \
+                 optional/fence again, and run this again"
+                    .to_owned(),
+            );
         }
         // While nobody waits for it: what would keep this from ending.
         if order.manager_restarted {
@@ -387,30 +404,20 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
                     .to_owned(),
             );
         }
-        if !manager.renews && manager.unwritable.is_none() {
+        if *remembers && !manager.renews && manager.unwritable.is_none() {
             return SwitchStep::FindManager;
         }
         if *fence == (FenceStanding::Up { proven: false }) {
             return SwitchStep::ReachServers;
         }
-        // Where servers cannot be told apart or counted, only time proves that none denies KCM anything any more.
-        let is_counted = seen.servers.0 > 0 && seen.servers.1 > 0;
-        let proof = if is_counted { Duration::ZERO } else { UNBROKEN };
-        let pause = exits_after(manager.lasts) + proof + TAKE_OVER;
-        if let (Some(_), Some(why)) = (order.max_pause, &manager.unwritable) {
-            return SwitchStep::Stop(format!(
-                "for how long kube-controller-manager would stand still cannot be known, as somebody has to restart it: {why}"
-            ));
+        if !remembers {
+            return SwitchStep::StopDaemon;
         }
-        if order.max_pause.is_some_and(|most| pause > most) {
-            return SwitchStep::Stop(format!(
-                "all loops of kube-controller-manager would stand still for about {} s, as its lease lasts {} s: more than \
-                 --max-pause",
-                pause.as_secs(),
-                manager.lasts.as_secs()
-            ));
+        if let Some(why) = order.max_pause.and_then(|most| pauses_longer(most, seen)) {
+            return SwitchStep::Stop(why);
         }
-        if !(daemon.drains && unlisted.is_empty()) {
+        // Who never led has nothing under way.
+        if daemon.has_led && !(daemon.drains && unlisted.is_empty()) {
             return SwitchStep::Drain(unlisted.clone());
         }
         return SwitchStep::StopDaemon;
@@ -418,7 +425,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     if daemon.may_lead || daemon.running > 0 {
         return SwitchStep::AwaitStop;
     }
-    // 2. No process of KCM is left that was denied a write.
+    // 2. No process of KCM is left that was denied a write, and remembers what it wanted.
     let has_exited = manager.held.is_some_and(|held| held >= exits_after(manager.lasts));
     if !is_open {
         // Not while its lease is held: all of KCM stands still then.
@@ -436,7 +443,10 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             }
             return SwitchStep::Stop(format!("{why}; run switch --to mooring --yes, and then this again"));
         }
-        if !has_exited && let Some(step) = until_exited(order, seen) {
+        if *remembers
+            && !has_exited
+            && let Some(step) = until_exited(order, seen)
+        {
             return step;
         }
         // 3. It may write again, at each server, while it does not lead yet.
@@ -456,6 +466,25 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         _ if manager.leads || order.manager_restarted => SwitchStep::Done,
         _ => SwitchStep::AwaitManager,
     }
+}
+
+/// Why KCM would stand still for longer than that on the way back, or may.
+fn pauses_longer(most: Duration, SwitchSeen { manager, servers, .. }: &SwitchSeen) -> Option<String> {
+    if let Some(why) = &manager.unwritable {
+        return Some(format!(
+            "for how long kube-controller-manager would stand still cannot be known, as somebody has to restart it: {why}"
+        ));
+    }
+    // Where servers cannot be told apart or counted, only time proves that none denies KCM anything any more.
+    let proof = if servers.0 > 0 && servers.1 > 0 { Duration::ZERO } else { UNBROKEN };
+    let pause = exits_after(manager.lasts) + proof + TAKE_OVER;
+    (pause > most).then(|| {
+        format!(
+            "all loops of kube-controller-manager would stand still for about {} s, as its lease lasts {} s: more than --max-pause",
+            pause.as_secs(),
+            manager.lasts.as_secs()
+        )
+    })
 }
 
 /// What a person has to do whose mooring rules beside a KCM that its own flags keep from ruling.

@@ -39,6 +39,7 @@ pub(super) fn ruled_by_the_manager() -> SwitchSeen {
         unlisted: Vec::new(),
         holds: false,
         servers: (1, 1),
+        remembers: true,
         unneeded: Vec::new(),
     }
 }
@@ -136,9 +137,9 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
             |seen| {
                 *seen = ruled_by_mooring();
                 seen.daemon.is_asked = false;
-                seen.unneeded = vec![&FENCES[2], &FENCES[5]];
+                seen.unneeded = vec![&FENCES[1], &FENCES[5]];
             },
-            LowerUnneeded(vec![&FENCES[2], &FENCES[5]]),
+            LowerUnneeded(vec![&FENCES[1], &FENCES[5]]),
         ),
         (
             "likewise, and a leader of before may run it",
@@ -161,9 +162,11 @@ fn over_mooring_stands_by_before_the_fence_goes_up_and_leads_only_behind_it() {
             "it does not run one that has to be a new process",
             |seen| {
                 *seen = ruled_by_mooring();
-                seen.unneeded = vec![&FENCES[2], &FENCES[1]];
+                seen.unneeded = vec![&FENCES[2], &FENCES[0]];
             },
-            Stop("persistentvolume-binder-controller is fenced off, and mooring does not run it".into()),
+            Stop(
+                "persistentvolume-attach-detach-controller is fenced off, and mooring does not run it".into(),
+            ),
         ),
         ("a switch back was cut off", |seen| *seen = ruled_by_mooring(), Resume),
         ("nothing can be told", |seen| seen.fence = FenceStanding::Unknown("403".into()), Stop("403".into())),

@@ -1,4 +1,4 @@
-//! The ways of who cannot hold kube-controller-manager's lease.
+//! The ways of who cannot hold kube-controller-manager's lease, or need not, and what others do meanwhile.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     observe::{Renewals, restart},
     step::{Direction, FenceStanding, ManagerRestart, SwitchOrder, SwitchSeen, SwitchStep},
-    tests::{Case, check, order, ruled_by_mooring, ruled_by_the_manager, stopped},
+    tests::{Case, check, holding, order, ruled_by_mooring, ruled_by_the_manager, stopped},
 };
 use crate::preflight::facts::whole_server;
 
@@ -282,4 +282,108 @@ fn how_long_a_holder_has_led_is_known_once_it_renews_and_needs_no_clock_of_ours(
         renewals.note(&lease, now);
         assert_eq!(renewals.led(&lease, now), led.map(Duration::from_secs), "{lease}");
     }
+}
+
+/// The binder of kube-controller-manager writes what each object asks for, at the revision that it has seen.
+#[test]
+fn without_attach_detach_no_process_has_to_end_and_nobody_needs_the_lease() {
+    use SwitchStep::{AwaitStop, Done, LowerFence, ProveOpen, RaiseFence, ReachServers, StopDaemon};
+    fn unheld(seen: &mut SwitchSeen) {
+        seen.remembers = false;
+        (seen.manager.renews, seen.manager.unwritable) = (false, Some("403".into()));
+    }
+    let over: Vec<Case> = vec![("it stands by", unheld, RaiseFence)];
+    check(order(Direction::Mooring), ruled_by_the_manager, over);
+    let back: Vec<Case> = vec![
+        (
+            "it rules, and has not drained",
+            |seen| {
+                unheld(seen);
+                seen.daemon.drains = false;
+            },
+            StopDaemon,
+        ),
+        (
+            "it rules, and not every server is seen",
+            |seen| {
+                unheld(seen);
+                seen.fence = FenceStanding::Up { proven: false };
+            },
+            ReachServers,
+        ),
+        (
+            "its last leader finishes",
+            |seen| {
+                unheld(seen);
+                seen.daemon.replicas = Some(0);
+            },
+            AwaitStop,
+        ),
+        (
+            "it has stopped",
+            |seen| {
+                unheld(seen);
+                stopped(seen);
+            },
+            LowerFence,
+        ),
+        (
+            "a server denies yet",
+            |seen| {
+                unheld(seen);
+                stopped(seen);
+                (seen.fence, seen.daemon.has_led) = (FenceStanding::Absent { proven: false }, true);
+            },
+            ProveOpen,
+        ),
+        (
+            "none does",
+            |seen| {
+                unheld(seen);
+                stopped(seen);
+                (seen.fence, seen.daemon.has_led) = (FenceStanding::Absent { proven: true }, true);
+            },
+            Done,
+        ),
+    ];
+    let order =
+        SwitchOrder { max_pause: Some(Duration::from_secs(1)), ..order(Direction::KubeControllerManager) };
+    check(order, ruled_by_mooring, back);
+}
+
+#[test]
+fn back_what_others_do_meanwhile_ends_it_and_who_never_led_leaves_nothing_under_way() {
+    use SwitchStep::{HoldLease, Stop, StopDaemon};
+    let cases: Vec<Case> = vec![
+        (
+            "the Deployment has its replicas back, whoever holds the lease",
+            |seen| {
+                holding(seen, 5);
+                (seen.daemon.replicas, seen.daemon.is_restored) = (Some(2), true);
+            },
+            Stop("given the Deployment its replicas back".into()),
+        ),
+        (
+            "the Deployment has lost its flag",
+            |seen| (seen.daemon.is_fenced, seen.daemon.drains) = (false, false),
+            Stop("nobody hears that it is to begin nothing new".into()),
+        ),
+        (
+            "mooring never came to lead",
+            |seen| {
+                (seen.daemon.leads, seen.daemon.may_lead, seen.daemon.has_led) = (false, false, false);
+                seen.daemon.drains = false;
+            },
+            StopDaemon,
+        ),
+        (
+            "it has stopped, and had never come to lead",
+            |seen| {
+                stopped(seen);
+                seen.daemon.has_led = false;
+            },
+            HoldLease,
+        ),
+    ];
+    check(order(Direction::KubeControllerManager), ruled_by_mooring, cases);
 }

@@ -32,13 +32,16 @@ impl SwitchStep {
         }
         let (most, why) = match self {
             Self::AwaitDaemon => {
-                let nobody = ": nobody rules behind the fence; or go back with switch --to kube-controller-manager --yes";
-                let end = if seen.fence.is_up() { nobody } else { "" };
+                let end = if seen.fence.is_up() {
+                    "the fence, if it is not that of their version (run the switch of their version with --replace-fence then), and run this \
+                     again: nobody rules behind the fence; or go back with switch --to kube-controller-manager --yes"
+                } else {
+                    "a write that mooring may not make, then run this again"
+                };
                 (
                     MOST_TO_WAIT,
                     format!(
-                        "no replica of mooring is ready: see why in kubectl -n mooring-system get pods, and in the logs, which name a write that \
-                         mooring may not make, then run this again{end}"
+                        "no replica of mooring is ready: see why in kubectl -n mooring-system get pods, and in the logs, which name {end}"
                     ),
                 )
             }
@@ -190,8 +193,9 @@ impl SwitchStep {
     }
 }
 
-/// All steps of a direction, with their commands for these fences, and which is next.
-pub fn printed(to: Direction, next: &SwitchStep, fences: &[&Fence]) -> String {
+/// All steps of a direction, with their commands for these fences, and which is next. Where no loop [remembers](SwitchSeen::remembers),
+/// kube-controller-manager need not be started anew.
+pub fn printed(to: Direction, (next, remembers): (&SwitchStep, bool), fences: &[&Fence]) -> String {
     let over = [
         SwitchStep::StartDaemon,
         SwitchStep::AwaitDaemon,
@@ -218,7 +222,13 @@ pub fn printed(to: Direction, next: &SwitchStep, fences: &[&Fence]) -> String {
     ];
     let steps: &[SwitchStep] = if to == Direction::Mooring { &over } else { &back };
     let mut text = String::new();
-    for (number, step) in steps.iter().enumerate() {
+    let of_memory = [
+        SwitchStep::FindManager,
+        SwitchStep::Drain(Vec::new()),
+        SwitchStep::HoldLease,
+        SwitchStep::GiveLeaseUp,
+    ];
+    for (number, step) in steps.iter().filter(|step| remembers || !of_memory.contains(step)).enumerate() {
         let (words, command) = step.words();
         let is_next = words == next.words().0;
         let mark = if is_next { ">" } else { " " };
@@ -246,16 +256,21 @@ mod tests {
     fn the_plan_shows_each_step_with_its_command_and_which_is_next() {
         let seen = ruled_by_mooring();
         let to = Direction::KubeControllerManager;
-        let plan = printed(to, &next(order(to), &seen), &[]);
+        let plan = printed(to, (&next(order(to), &seen), true), &[]);
         assert!(plan.contains("> 4. stop mooring\n     kubectl -n mooring-system scale"), "{plan}");
         assert!(plan.ends_with("next: stop mooring\n"), "{plan}");
         assert_eq!(plan.matches("kubectl").count() + plan.matches("mooring doctor").count(), 10, "{plan}");
         assert!(!plan.contains("patch lease"), "by hand, the holder is a process that leads: {plan}");
         assert!(!plan.contains("delete"), "by hand, a process that was denied writes would go on: {plan}");
-        let over = printed(Direction::Mooring, &SwitchStep::Done, &[&FENCES[0], &FENCES[3]]);
+        let over = printed(Direction::Mooring, (&SwitchStep::Done, true), &[&FENCES[0], &FENCES[3]]);
         let files =
             "-f deploy/fence/attachdetach-controller.yaml -f deploy/fence/pv-protection-controller.yaml\n";
         assert!(over.contains(&format!("kubectl apply --server-side --force-conflicts {files}")), "{over}");
+        let binder_alone = printed(to, (&SwitchStep::StopDaemon, false), &[]);
+        assert!(
+            binder_alone.contains("> 2. stop mooring") && !binder_alone.contains("hold"),
+            "{binder_alone}"
+        );
     }
 
     #[test]

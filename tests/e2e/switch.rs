@@ -32,26 +32,33 @@ use crate::{
 };
 
 pub fn stories() -> Vec<Story> {
-    vec![story("switch_over_and_back_under_churn", over_and_back).only_real(
-        "kube-controller-manager exits when its lease is taken, and policies deny what it writes.",
-    )]
+    let why = "kube-controller-manager exits when its lease is taken, and policies deny what it writes.";
+    vec![
+        story("switch_over_and_back_under_churn", over_and_back).only_real(why),
+        story("switch_takes_loops_one_at_a_time", one_at_a_time).only_real_if_all(why),
+    ]
 }
 
 /// Runs the daemon as the Deployment says.
 async fn kubelet_of_the_daemon(stage: Stage) {
     let deployments: Api<Deployment> = Api::namespaced(stage.cluster.client.clone(), DAEMON_NAMESPACE);
-    let mut running: Option<Daemon> = None;
+    let mut running: Option<(Daemon, Vec<String>)> = None;
     loop {
         let deployment = deployments.get("mooring").await.expect("the Deployment");
         let generation = deployment.metadata.generation;
-        let wanted = deployment.spec.and_then(|spec| spec.replicas).unwrap_or_default() > 0;
-        let ready = match (running.take(), wanted) {
+        let spec = deployment.spec.expect("a spec");
+        let template = spec.template.spec.expect("a template").containers.remove(0);
+        let flags = template.args.expect("arguments").split_off(1);
+        let wanted = spec.replicas.unwrap_or_default() > 0;
+        let is_other = running.as_ref().is_some_and(|(_, known)| *known != flags);
+        let ready = match (running.take(), wanted && !is_other) {
             (None, true) => {
-                let launch = Launch::replica(DAEMON_NAMESPACE).with("--fence");
-                running = Some(stage.start_daemon(&launch, &stage.proxy).await);
+                let launch =
+                    flags.iter().fold(Launch::replica(DAEMON_NAMESPACE), |launch, flag| launch.with(flag));
+                running = Some((stage.start_daemon(&launch, &stage.proxy).await, flags));
                 Some(1)
             }
-            (Some(daemon), false) => {
+            (Some((daemon, _)), false) => {
                 assert_eq!(daemon.terminate().await, Some(0));
                 Some(0)
             }
@@ -165,23 +172,87 @@ async fn churn(stage: &Stage, round: usize) {
     }
 }
 
-async fn over_and_back(stage: Stage) {
-    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
-    let cluster = stage.cluster.clone();
+/// Two nodes, the Deployment, and kube-controller-manager, which leads. Returns the Deployments, the account that switches, and
+/// who runs what is there.
+async fn installed(stage: &Stage, deployment: Value) -> (Api<Deployment>, PathBuf, [JoinHandle<()>; 2]) {
+    let cluster = &stage.cluster;
     let leases = |namespace: &str| Api::<Lease>::namespaced(cluster.client.clone(), namespace);
     leases(DAEMON_NAMESPACE).delete("mooring", &DeleteParams::default()).await.ok();
     leases("kube-system").delete("kube-controller-manager", &DeleteParams::default()).await.ok();
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
     deployments.delete("mooring", &DeleteParams::default()).await.ok();
-    create(&deployments, deployment()).await;
-    let kubeconfig = switcher(&stage).await;
-    is_no_way_to_another_image(&kubeconfig).await;
-    let hands: [JoinHandle<()>; 2] = [
+    create(&deployments, deployment).await;
+    let kubeconfig = switcher(stage).await;
+    let hands = [
         tokio::spawn(kubelet_of_the_daemon(stage.clone())),
         tokio::spawn(kubelet_of_the_manager(stage.clone())),
     ];
     cluster.node("n1").await;
     cluster.node("n2").await;
+    (deployments, kubeconfig, hands)
+}
+
+/// The Deployment with these controllers.
+fn running(controllers: &[&str]) -> Value {
+    let mut deployment = deployment();
+    let flag = format!("--controllers={}", controllers.join(","));
+    deployment["spec"]["template"]["spec"]["containers"][0]["args"] = json!(["run", "--fence", flag]);
+    deployment
+}
+
+/// Only attach/detach of kube-controller-manager goes on from what it remembers: the binder alone comes and goes without its lease.
+async fn one_at_a_time(stage: Stage) {
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    let [attach_detach, binder] = the_two();
+    let (deployments, kubeconfig, hands) = installed(&stage, running(&[binder.controller])).await;
+    let leases = Api::<Lease>::namespaced(stage.cluster.client.clone(), "kube-system");
+    let holder = async || {
+        let lease = leases.get("kube-controller-manager").await.unwrap();
+        lease.spec.and_then(|spec| spec.holder_identity).unwrap()
+    };
+    churn(&stage, 1).await;
+    let before = holder().await;
+    let [over, back] = ["mooring", "kube-controller-manager"].map(|to| ["--to", to, "--yes"]);
+    let done = async |words: &[&str], says: &str| {
+        let (code, said) = switch(&kubeconfig, words).await;
+        assert!(code == Some(0) && said.contains(says) && !said.contains("stood still"), "{code:?} {said}");
+    };
+    done(&over, "raise the fence").await;
+    churn(&stage, 2).await;
+    let (code, plan) = switch(&kubeconfig, &["--to", "kube-controller-manager"]).await;
+    assert!(code == Some(1) && !plan.contains("lease until"), "{code:?} {plan}");
+    done(&back, "take the fence down").await;
+    churn(&stage, 3).await;
+    done(&over, "start mooring").await;
+
+    let roll_out = async |controllers: &[&str]| {
+        patch(&deployments, "mooring", json!({ "spec": running(controllers)["spec"] })).await;
+    };
+    roll_out(&[attach_detach.controller, binder.controller]).await;
+    done(&over, "raise the fence").await;
+    churn(&stage, 4).await;
+    roll_out(&[attach_detach.controller]).await;
+    done(&over, "take the fences down of loops that mooring does not run: persistentvolume-binder").await;
+    churn(&stage, 5).await;
+    assert_eq!(holder().await, before, "no process of kube-controller-manager had to end");
+    roll_out(&[binder.controller]).await;
+    let (code, said) = switch(&kubeconfig, &over).await;
+    assert!(code == Some(2) && said.contains("attach-detach-controller is fenced off"), "{code:?} {said}");
+    let (code, said) = switch(&kubeconfig, &back).await;
+    assert!(code == Some(0) && said.contains("stood still for"), "{code:?} {said}");
+    churn(&stage, 6).await;
+    assert_ne!(holder().await, before);
+    for hand in hands {
+        hand.abort();
+    }
+    deployments.delete("mooring", &DeleteParams::default()).await.unwrap();
+}
+
+async fn over_and_back(stage: Stage) {
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    let cluster = stage.cluster.clone();
+    let (deployments, kubeconfig, hands) = installed(&stage, deployment()).await;
+    is_no_way_to_another_image(&kubeconfig).await;
     // A pod that stays.
     cluster.bound_pair("v", "c").await;
     cluster.pod("p", "n1", &["c"]).await;

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::text;
 
 macro_rules! text_id {
-    ($(#[$doc:meta])* $name:ident) => {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {$(
         text::text_type!(
             $(#[$doc])*
             #[derive(derive_more::From)]
@@ -29,32 +29,22 @@ macro_rules! text_id {
                 Self(text::share(text))
             }
         }
-    };
+    )+};
 }
 
 text_id!(
     /// Name of a Node.
-    NodeName
-);
-text_id!(
+    NodeName,
     /// Name of a PersistentVolume.
-    VolumeName
-);
-text_id!(
+    VolumeName,
     /// Name of a VolumeAttachment.
-    AttachmentName
-);
-text_id!(
+    AttachmentName,
     /// Name of a StorageClass.
-    ClassName
-);
-text_id!(
+    ClassName,
     /// Name of a VolumeAttributesClass.
-    AttributesClassName
-);
-text_id!(
+    AttributesClassName,
     /// Name of a CSI driver (and of its CSIDriver object).
-    DriverName
+    DriverName,
 );
 
 /// `metadata.uid`: tells an object from a later one of the same name.
@@ -136,7 +126,7 @@ impl NamespacedName {
 }
 
 macro_rules! namespaced_id {
-    ($(#[$doc:meta])* $name:ident) => {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Default, Display, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub NamespacedName);
@@ -157,16 +147,14 @@ macro_rules! namespaced_id {
                 &self.0.name
             }
         }
-    };
+    )+};
 }
 
 namespaced_id!(
     /// Which Pod.
-    PodKey
-);
-namespaced_id!(
+    PodKey,
     /// Which PersistentVolumeClaim.
-    ClaimKey
+    ClaimKey,
 );
 
 /// `metadata.resourceVersion` as the integer it is on every server of the built-in kinds, so that

@@ -405,12 +405,9 @@ fn write_notes(object: &mut Value, identity: &str, notes: Notes) {
 }
 
 fn write_grace(object: &mut Value, identity: &str, grace: Option<Duration>) {
-    write_note(object, note::RESTORE_GRACE, grace.map(whole_seconds));
+    let seconds = grace.map(|grace| grace.as_secs_f64().ceil().to_string());
+    write_note(object, note::RESTORE_GRACE, seconds);
     write_note(object, note::RESTORE_GRACE_BY, grace.map(|_| identity.to_owned()));
-}
-
-fn whole_seconds(duration: Duration) -> String {
-    duration.as_secs_f64().ceil().to_string()
 }
 
 fn write_note(object: &mut Value, name: &str, text: Option<String>) {

@@ -40,14 +40,12 @@ pub fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
         return call::answer::told(status.code, &status.reason, &status.message);
     }
     let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
+    for cause in std::iter::successors(error.source(), |cause| cause.source()) {
+        let next = cause.to_string();
         if !text.contains(&next) {
             text.push_str(": ");
             text.push_str(&next);
         }
-        cause = error.source();
     }
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -79,7 +79,7 @@ struct Caches {
 pub struct DelegatedAuth {
     authentication: Arc<Reviewer>,
     authorization: Reviewer,
-    certificates: ClientCertificates,
+    pub(super) certificates: ClientCertificates,
     caches: Mutex<Caches>,
 }
 
@@ -98,19 +98,6 @@ impl DelegatedAuth {
             refusals: TtlCache::new(ROOM, REFUSAL_WINDOW, REFUSAL_WINDOW),
         };
         Ok(Self { authentication, authorization, certificates, caches: Mutex::new(caches) })
-    }
-
-    /// Whether there is a file to read again.
-    pub(crate) fn is_in_file(&self) -> bool {
-        self.certificates.is_in_file()
-    }
-
-    /// Reads `--client-ca-file` again. Returns whether it has changed. Blocks.
-    ///
-    /// # Errors
-    /// It cannot be used: the authorities known before stay.
-    pub fn reload(&self) -> Result<bool, String> {
-        self.certificates.reload()
     }
 
     /// Whether a request shows anything to be known by.
@@ -177,8 +164,8 @@ impl DelegatedAuth {
 
     /// The same by the authorities that are known, which counts for some seconds.
     async fn verdict(&self, from: IpAddr, peer: &TlsPeer) -> Result<Option<Arc<User>>, Denial> {
-        let generation = self.certificates.generation().to_be_bytes();
-        let hash = Sha256::new().chain_update(peer.digest()).chain_update(generation).finalize().into();
+        let generation = self.certificates.authorities.generation().to_be_bytes();
+        let hash = Sha256::new().chain_update(peer.digest).chain_update(generation).finalize().into();
         let verify = async |_| Ok(self.certificates.verify(peer).await.map(Arc::new));
         self.answer(from, |caches| &mut caches.certified, hash, verify).await
     }

@@ -34,7 +34,8 @@ pub struct TlsPeer {
     /// Where it is.
     pub address: IpAddr,
     certificates: Arc<[CertificateDer<'static>]>,
-    digest: Hash,
+    /// What tells its certificates from others.
+    pub(super) digest: Hash,
 }
 
 impl TlsPeer {
@@ -52,11 +53,6 @@ impl TlsPeer {
     /// Whether it has shown any.
     pub(crate) fn has_certificates(&self) -> bool {
         !self.certificates.is_empty()
-    }
-
-    /// What tells its certificates from others.
-    pub(super) fn digest(&self) -> &Hash {
-        &self.digest
     }
 }
 
@@ -145,7 +141,8 @@ enum Source {
 /// Tells whose certificates they are.
 #[derive(Debug)]
 pub(super) struct ClientCertificates {
-    authorities: Arc<Authorities>,
+    /// What was verified before has to be verified again when their generation changes.
+    pub(super) authorities: Arc<Authorities>,
     source: Source,
     verifying: Semaphore,
 }
@@ -183,11 +180,6 @@ impl ClientCertificates {
         changed.map_err(|problem| format!("--client-ca-file {}: {problem}", file.display()))
     }
 
-    /// Changes when the authorities do: what was verified before has to be verified again.
-    pub(super) fn generation(&self) -> u64 {
-        self.authorities.generation()
-    }
-
     /// Waits for the first answer about the authorities, and sees to it that they stay fresh. No request waits while
     /// no certificate is shown: an idle daemon sends nothing.
     pub(super) async fn prepare(&self) {
@@ -199,9 +191,9 @@ impl ClientCertificates {
     /// Has the authorities read again, as those known do not vouch for a client. Returns whether they have changed.
     pub(super) async fn renew(&self) -> bool {
         let Source::Cluster(lookup) = &self.source else { return false };
-        let before = self.generation();
+        let before = self.authorities.generation();
         lookup.wait(AUTHORITIES_RETRY).await;
-        self.generation() != before
+        self.authorities.generation() != before
     }
 
     /// The user whom a peer's certificates name, if one of the authorities vouches for it now.

@@ -68,8 +68,7 @@ impl Measures {
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let connections = IntGauge::new("mooring_http_connections", "Open connections")?;
         metrics.register(&connections)?;
-        let accepted = IntCounter::new("mooring_http_accepted_connections_total", "Accepted connections")?;
-        metrics.register(&accepted)?;
+        let accepted = metrics.counter("mooring_http_accepted_connections_total", "Accepted connections")?;
         let ended = metrics.counters(
             "mooring_http_connections_ended_total",
             "Connections that the server ended, by reason: too many (crowded), or idle, slow or old (overdue)",

@@ -72,10 +72,7 @@ impl Options {
         let path = without_slash(path);
         self.always_allow_paths.iter().any(|open| {
             let open = without_slash(open);
-            match open.strip_suffix('*') {
-                Some(prefix) => path.starts_with(prefix),
-                None => path == open,
-            }
+            open.strip_suffix('*').map_or(path == open, |prefix| path.starts_with(prefix))
         })
     }
 }

@@ -16,7 +16,8 @@ pub type MakeRows = dyn Fn(Option<&str>) -> Answer + Send + Sync;
 
 /// A page.
 pub(super) struct Page {
-    make: Box<MakeRows>,
+    /// May take long.
+    pub(super) make: Box<MakeRows>,
     making: Arc<Mutex<()>>,
 }
 
@@ -26,18 +27,13 @@ impl Page {
         Self { make, making: Arc::default() }
     }
 
-    /// Makes it, or a part of it, now. May take long.
-    pub(super) fn make(&self, part: Option<&str>) -> Answer {
-        (self.make)(part)
-    }
-
     /// The same for one who waits until others are done.
     pub(super) async fn get(self: &Arc<Self>, part: Option<String>) -> Response {
         // The lock goes with it: if the reader is gone, the page is still made only once at a time.
         let (making, page) = (Arc::clone(&self.making).lock_owned().await, Arc::clone(self));
         let made = spawn_blocking(move || {
             let _making = making;
-            page.make(part.as_deref())
+            (page.make)(part.as_deref())
         });
         let failed = |_| {
             let text = "the page could not be made\n".to_owned();

@@ -133,7 +133,7 @@ impl Router {
 
 async fn show(page: &Arc<Page>, Extension(audience): Extension<Audience>, part: Option<String>) -> Response {
     match audience {
-        Audience::Process => page.make(part.as_deref()).into_response(),
+        Audience::Process => (page.make)(part.as_deref()).into_response(),
         Audience::Known | Audience::Everybody => page.get(part).await,
     }
 }

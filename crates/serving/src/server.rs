@@ -154,7 +154,7 @@ type Reloaded = [(&'static str, Result<bool, String>); 2];
 
 /// Reads certificates again, for ever. Tells a problem once, as long as it is the same.
 async fn reload(gate: Arc<Gate>, own: Arc<OwnCertificate>) {
-    if !own.is_in_files() && !gate.auth.is_in_file() {
+    if !own.is_in_files() && !gate.auth.certificates.is_in_file() {
         return;
     }
     let mut told: [Option<String>; 2] = Default::default();
@@ -181,7 +181,7 @@ fn reload_once(gate: &Gate, own: &OwnCertificate) -> Reloaded {
     let certificate = own.reload().map_err(|error| error.to_string());
     [
         ("the server's certificate", certificate),
-        ("the authorities of client certificates", gate.auth.reload()),
+        ("the authorities of client certificates", gate.auth.certificates.reload()),
     ]
 }
 

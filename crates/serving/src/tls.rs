@@ -157,22 +157,17 @@ impl Authorities {
         let provider = Arc::new(ring::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
         let verifier = verifier.map_err(|error| error.to_string())?;
-        *known = Known {
-            pem: pem.to_vec(),
-            verifier: Some(verifier),
-            generation: known.generation.wrapping_add(1),
-        };
+        let generation = known.generation.wrapping_add(1);
+        *known = Known { pem: pem.to_vec(), verifier: Some(verifier), generation };
         Ok(true)
     }
 
-    /// Forgets them all. Returns whether that changes anything.
-    pub fn clear(&self) -> bool {
+    /// Forgets them all.
+    pub fn clear(&self) {
         let mut known = self.0.write();
-        let changed = known.verifier.is_some();
-        if changed {
+        if known.verifier.is_some() {
             *known = Known { generation: known.generation.wrapping_add(1), ..Known::default() };
         }
-        changed
     }
 
     /// Changes with the authorities.

@@ -17,10 +17,7 @@ use crate::attach_detach::state::{
 
 /// Judges one volume on a node of such a volume.
 pub(in crate::attach_detach) fn judge(view: &NodeVolumeView<'_>) -> NodeVerdict {
-    match view.desired {
-        Some(desired) => wanted(view, desired),
-        None => unwanted(view),
-    }
+    view.desired.map_or_else(|| unwanted(view), |desired| wanted(view, desired))
 }
 
 fn wanted(view: &NodeVolumeView<'_>, desired: &DesiredAttachment) -> NodeVerdict {

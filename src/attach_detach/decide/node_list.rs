@@ -8,7 +8,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use apiserver::{
-    call::{Request, Verb},
+    call::Request,
     kinds::{AttachedVolume, Narrow, Node},
     text::Text,
 };
@@ -164,14 +164,8 @@ pub fn change<'a>(
 pub fn patch(node: &Node, list: &[AttachedVolume]) -> Request {
     // An empty list is written as null, as KCM does: the field is `omitempty`.
     let value = if list.is_empty() { json!(null) } else { json!(list) };
-    Request {
-        verb: Verb::Patch,
-        path: format!("{}/status", Node::path(&node.key())),
-        body: Some(json!({
-            "metadata": { "uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version },
-            "status": { "volumesAttached": value },
-        })),
-    }
+    let path = format!("{}/status", Node::path(&node.key()));
+    Request::patch(path, &node.metadata, json!({ "status": { "volumesAttached": value } }))
 }
 
 #[cfg(test)]

@@ -126,10 +126,7 @@ impl WorkQueue {
     /// Takes the volume whose turn it is, with as many nodes as there is room, for each may need a request.
     pub fn get(&mut self, room: Room) -> Option<(VolumeId, BTreeSet<NodeName>)> {
         let begun = if room.volumes > 0 { self.begun.pop(room.volumes) } else { None };
-        if begun.is_some() || room.new_volumes == 0 {
-            return begun;
-        }
-        self.new.pop(room.new_volumes)
+        if begun.is_some() || room.new_volumes == 0 { begun } else { self.new.pop(room.new_volumes) }
     }
 
     /// Takes the node whose turn it is.

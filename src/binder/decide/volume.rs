@@ -183,10 +183,8 @@ fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, state: &Stat
         return Decision::rest(VolumeReason::Disputed);
     }
     let owner = bound.into_iter().next();
-    let write = match &owner {
-        Some(owner) => patches::reserve_by_name(volume, owner),
-        None => binding::undo(volume),
-    };
+    let again = owner.as_ref().map(|owner| patches::reserve_by_name(volume, owner));
+    let write = again.unwrap_or_else(|| binding::undo(volume));
     Decision::step(VolumeReason::Undoing(reference.key(), owner), Call::Write(write))
 }
 

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use educe::Educe;
+
 use super::predicate::{AccessModes, Group, Label};
 
 /// All of a group, or those with a label.
@@ -13,14 +15,9 @@ pub(crate) type Bucket = (Group, Option<Label>);
 pub(crate) type ByModes<T> = BTreeMap<AccessModes, BTreeSet<T>>;
 
 /// Things by group, label and access modes.
-#[derive(Debug)]
+#[derive(Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub(crate) struct Buckets<T>(BTreeMap<Bucket, ByModes<T>>);
-
-impl<T> Default for Buckets<T> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
 
 impl<T: Ord> Buckets<T> {
     pub(crate) fn insert(&mut self, bucket: Bucket, modes: AccessModes, thing: T) {

@@ -187,7 +187,7 @@ impl VolumeIndex {
         let mut reserved: BTreeMap<(bool, u32), Arc<PersistentVolume>> = BTreeMap::new();
         let mut mismatched = None;
         for name in self.referring_to(&requirements.claim.key()) {
-            compared.note();
+            compared.update(|count| count + 1);
             let Some(volume) = current(name) else { continue };
             let held = held_by(&volume, requirements.claim);
             match mismatch_for_reserved(&volume, requirements) {
@@ -230,7 +230,7 @@ impl VolumeIndex {
                 }
                 let first = sizes
                     .range((requirements.request, VolumeName::default())..)
-                    .inspect(|_| compared.note())
+                    .inspect(|_| compared.update(|count| count + 1))
                     .filter(|(_, name)| self.is_selected(name, requirements) && !busy(name))
                     .filter_map(|entry| Some((entry, current(&entry.1)?)))
                     .find(|(_, volume)| mismatch_for_search(volume, requirements).is_none());

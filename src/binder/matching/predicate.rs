@@ -221,22 +221,7 @@ impl Requirements<'_> {
 
 /// How often a volume and a claim were held against each other: there may be as many of either as there are in the
 /// cluster, and only these counts tell what a decision cost.
-#[derive(Debug, Default)]
-pub struct Comparisons(Cell<usize>);
-
-impl Comparisons {
-    pub fn note(&self) {
-        self.0.set(self.0.get().saturating_add(1));
-    }
-
-    pub fn count(&self) -> usize {
-        self.0.get()
-    }
-
-    pub fn reset(&self) {
-        self.0.set(0);
-    }
-}
+pub type Comparisons = Cell<usize>;
 
 /// Class of a claim, empty for none (pv-binder §2.3).
 pub fn claim_class(claim: &PersistentVolumeClaim) -> &str {
@@ -254,10 +239,7 @@ fn class<'a>(meta: &'a Meta, field: Option<&'a str>) -> &'a str {
 
 /// Size of a volume; zero if it has none, `None` if it cannot be read.
 pub fn capacity(volume: &PersistentVolume) -> Option<Quantity> {
-    match volume.spec.capacity.get(STORAGE) {
-        Some(text) => text.parse().ok(),
-        None => Some(Quantity::default()),
-    }
+    volume.spec.capacity.get(STORAGE).map_or(Some(Quantity::default()), |text| text.parse().ok())
 }
 
 /// Whether a volume's claimRef names this claim, with its UID or none.

@@ -15,6 +15,7 @@ use apiserver::{
     kinds::{Narrow, ObjectRef},
     tables::{Objects, Stored as _},
 };
+use educe::Educe;
 use tokio::time::Instant;
 
 use super::{
@@ -26,7 +27,8 @@ use super::{
 use crate::controller::{Controller, Identity, Plan, keys::Keys, undone::Undone};
 
 /// The controller.
-#[derive(Debug)]
+#[derive(Debug, Educe)]
+#[educe(Default(bound(false)))]
 pub struct Protection<K: Protected> {
     objects: Arc<Objects>,
     pub(crate) keys: Keys<K, ProtectionReason>,
@@ -44,15 +46,7 @@ pub struct Protection<K: Protected> {
 impl<K: Protected> Protection<K> {
     /// The controller over the shared tables.
     pub fn new(objects: Arc<Objects>) -> Self {
-        Self {
-            objects,
-            keys: Keys::default(),
-            undone: BTreeMap::new(),
-            users: K::Users::default(),
-            to_list: BTreeMap::new(),
-            listing: BTreeSet::new(),
-            unused: BTreeMap::new(),
-        }
+        Self { objects, ..Self::default() }
     }
 
     /// One turn of a key, in the order that is safety.
@@ -130,7 +124,7 @@ impl<K: Protected> Protection<K> {
                 Err(_) => undone.withdrawn(now),
             }
         }
-        if let Some(error) = self.keys.written(key, result, now, jitter) {
+        if let Some(error) = self.keys.answered(key, result, false, now, jitter) {
             self.keys.failed(key, ProtectionReason::Failed(error.to_string()));
         }
     }
@@ -148,7 +142,7 @@ impl<K: Protected> Protection<K> {
             Ok(Answer::Object(_)) => return,
             Err(error) => {
                 for (key, _) in &waiting {
-                    self.keys.read_failed(key, &error, now, jitter);
+                    self.keys.pause(key, &error, true, now, jitter);
                     self.keys.failed(key, ProtectionReason::Failed(error.to_string()));
                 }
                 return;

@@ -1,10 +1,6 @@
 //! What to do about the finalizer of an object, and the patch that does it. Pure.
 
-use apiserver::{
-    call::{Request, Verb},
-    kinds::Meta,
-    text::Text,
-};
+use apiserver::{call::Request, kinds::Meta, text::Text};
 use serde_json::json;
 
 /// What to do about the finalizer of an object.
@@ -35,15 +31,7 @@ pub(super) fn patch(path: String, meta: &Meta, finalizer: &str, step: FinalizerS
     let others = meta.finalizers.iter().map(Text::as_str).filter(|known| *known != finalizer);
     let added = (step == FinalizerStep::Add).then_some(finalizer);
     let finalizers: Vec<&str> = others.chain(added).collect();
-    Request {
-        verb: Verb::Patch,
-        path,
-        body: Some(json!({ "metadata": {
-            "uid": meta.uid,
-            "resourceVersion": meta.resource_version.to_string(),
-            "finalizers": finalizers,
-        }})),
-    }
+    Request::patch(path, meta, json!({ "metadata": { "finalizers": finalizers } }))
 }
 
 #[cfg(test)]

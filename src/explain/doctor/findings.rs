@@ -12,9 +12,10 @@ use crate::explain::{
 };
 
 /// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Severity {
     /// A person has to act.
+    #[default]
     Blocked,
     /// It goes on by itself.
     Waiting,
@@ -34,7 +35,7 @@ impl Severity {
 }
 
 /// One cause, and what suffers from it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
     /// How bad it is.

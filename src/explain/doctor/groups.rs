@@ -186,19 +186,7 @@ impl<'a> Groups<'a> {
 
 fn finding(link: &Link, cause: &Cause, unit: &'static str) -> Finding {
     let (severity, reason, about) = cause.clone();
-    Finding {
-        severity,
-        reason,
-        about,
-        count: 0,
-        unit,
-        pods: 0,
-        oldest: None,
-        next_at: None,
-        summary: link.step.message.clone(),
-        examples: Vec::new(),
-        command: Vec::new(),
-    }
+    Finding { severity, reason, about, unit, summary: link.step.message.clone(), ..Finding::default() }
 }
 
 fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {

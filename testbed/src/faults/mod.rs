@@ -38,7 +38,7 @@ pub use storm::Storm;
 pub use passed::Passed;
 use passed::whole;
 use record::Record;
-use rule::{Action, Arrival, Delivery, Gate, ReadRule, Rule};
+use rule::{Action, Delivery, Gate, ReadRule, Rule};
 use storm::{Fault, Weather};
 use watches::Watches;
 
@@ -450,6 +450,26 @@ where
     }
 }
 
+/// Tells a test, when dropped, that a write has come to its point. The connection of a program that was killed ends
+/// with requests in it, and the write at which the world stopped may be one of them.
+struct Arrival {
+    gate: Arc<Gate>,
+    faults: Faults,
+    index: usize,
+}
+
+impl Arrival {
+    fn new(gate: Arc<Gate>, faults: Faults, index: usize) -> Self {
+        Self { gate, faults, index }
+    }
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        self.gate.reach(self.faults.write_at(self.index));
+    }
+}
+
 /// The server behind a client, as a service that faults can be put before.
 #[derive(Clone)]
 pub struct Upstream(pub Client);
@@ -472,5 +492,29 @@ impl Service<Request<Body>> for Upstream {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let client = self.0.clone();
         Box::pin(async move { client.send(request).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use http::Request;
+    use kube::client::Body;
+    use tower::{Layer, ServiceExt};
+
+    use super::*;
+
+    #[test]
+    fn the_world_stops_though_the_sender_is_gone() {
+        for point in CrashPoint::ALL {
+            let faults = Faults::default();
+            let caught = faults.crash_at(1, point);
+            let silent = faults.layer(tower::service_fn(|_: Request<Body>| {
+                std::future::pending::<Result<Response<Body>, BoxError>>()
+            }));
+            let request = Request::post("/api/v1/nodes").body(Body::empty()).unwrap();
+            assert!(silent.oneshot(request).now_or_never().is_none(), "{point:?}");
+            assert!(caught.is_reached(), "{point:?}");
+        }
     }
 }

@@ -15,7 +15,6 @@ use tokio::sync::watch;
 use tower::BoxError;
 
 use super::{
-    Faults,
     passed::{Passed, whole},
     record::Write,
 };
@@ -197,39 +196,19 @@ impl Drop for Caught {
     }
 }
 
-/// Tells a test, when dropped, that a write has come to its point. The connection of a program that was killed ends
-/// with requests in it, and the write at which the world stopped may be one of them.
-pub(super) struct Arrival {
-    gate: Arc<Gate>,
-    faults: Faults,
-    index: usize,
-}
-
-impl Arrival {
-    pub fn new(gate: Arc<Gate>, faults: Faults, index: usize) -> Self {
-        Self { gate, faults, index }
-    }
-}
-
-impl Drop for Arrival {
-    fn drop(&mut self) {
-        self.gate.reach(self.faults.write_at(self.index));
-    }
-}
-
-/// A body that tells when the sender of the request has been given all of it.
-pub(super) struct Delivery {
+/// A body that drops a guard when the sender of the request has been given all of it.
+pub(super) struct Delivery<G> {
     body: UnsyncBoxBody<Bytes, BoxError>,
-    arrival: Option<Arrival>,
+    guard: Option<G>,
 }
 
-impl Delivery {
-    pub fn new(body: UnsyncBoxBody<Bytes, BoxError>, arrival: Arrival) -> Self {
-        Self { body, arrival: Some(arrival) }
+impl<G> Delivery<G> {
+    pub fn new(body: UnsyncBoxBody<Bytes, BoxError>, guard: G) -> Self {
+        Self { body, guard: Some(guard) }
     }
 }
 
-impl Body for Delivery {
+impl<G: Unpin> Body for Delivery<G> {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -239,32 +218,8 @@ impl Body for Delivery {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
-            self.arrival = None;
+            self.guard = None;
         }
         frame
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures::FutureExt;
-    use http::Request;
-    use kube::client::Body;
-    use tower::{Layer, ServiceExt};
-
-    use super::*;
-
-    #[test]
-    fn the_world_stops_though_the_sender_is_gone() {
-        for point in CrashPoint::ALL {
-            let faults = Faults::default();
-            let caught = faults.crash_at(1, point);
-            let silent = faults.layer(tower::service_fn(|_: Request<Body>| {
-                std::future::pending::<Result<Response<Body>, BoxError>>()
-            }));
-            let request = Request::post("/api/v1/nodes").body(Body::empty()).unwrap();
-            assert!(silent.oneshot(request).now_or_never().is_none(), "{point:?}");
-            assert!(caught.is_reached(), "{point:?}");
-        }
     }
 }

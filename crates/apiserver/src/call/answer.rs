@@ -63,16 +63,9 @@ pub(crate) fn classify(code: u16, retry_after: Option<Duration>, status: &Status
 
 /// A Status as a line: `500 InternalError: etcd is down`.
 pub fn told(code: u16, reason: &str, message: &str) -> String {
-    let mut line = code.to_string();
-    if !reason.is_empty() {
-        line.push(' ');
-        line.push_str(reason);
-    }
-    if !message.is_empty() {
-        line.push_str(": ");
-        line.push_str(message);
-    }
-    line
+    let space = if reason.is_empty() { "" } else { " " };
+    let colon = if message.is_empty() { "" } else { ": " };
+    format!("{code}{space}{reason}{colon}{message}")
 }
 
 #[cfg(test)]

@@ -411,10 +411,8 @@ impl Caller {
             self.overdue.begun();
         }
         let kept = gate.shut();
-        let is_known = exchanged.as_ref().is_some_and(|(_, result)| match result {
-            Ok(_) => true,
-            Err(error) => error.is_certain(),
-        });
+        let is_certain = |(_, result): &Exchanged| result.as_ref().err().is_none_or(CallError::is_certain);
+        let is_known = exchanged.as_ref().is_some_and(is_certain);
         if is_known || kept.is_some() {
             gate.landed();
         }

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use strum::IntoStaticStr;
 
 use super::Target;
+use crate::kinds::Meta;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +20,17 @@ pub struct Request {
 }
 
 impl Request {
+    /// A patch of exactly this object, as it was seen: the body is an object, and this adds UID and revision (S35).
+    pub fn patch(path: String, meta: &Meta, body: Value) -> Self {
+        let map = |value| if let Value::Object(map) = value { map } else { Map::new() };
+        let mut body = map(body);
+        let mut metadata = map(body.remove("metadata").unwrap_or_default());
+        metadata.insert("uid".to_owned(), json!(meta.uid));
+        metadata.insert("resourceVersion".to_owned(), json!(meta.resource_version));
+        body.insert("metadata".to_owned(), Value::Object(metadata));
+        Self { verb: Verb::Patch, path, body: Some(Value::Object(body)) }
+    }
+
     /// What the path leads to.
     pub fn target(&self) -> Target<'_> {
         Target::of(&self.path)

@@ -141,11 +141,7 @@ struct Losses(IntCounterVec);
 impl Losses {
     fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let help = "Events that did not reach the API server, by cause.";
-        let losses = Self(metrics.counters("mooring_events_dropped_total", help, &["cause"])?);
-        for loss in Loss::VARIANTS {
-            losses.0.with_label_values(&[*loss]).reset();
-        }
-        Ok(losses)
+        metrics.counters_of("mooring_events_dropped_total", help, "cause", Loss::VARIANTS).map(Self)
     }
 
     fn of(&self, loss: Loss) -> prometheus::IntCounter {

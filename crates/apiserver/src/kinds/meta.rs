@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use ahash::RandomState;
 use arcstr::ArcStr;
 use derive_more::{Deref, DerefMut};
+use educe::Educe;
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 
@@ -20,7 +21,8 @@ use crate::{
 /// Equality leaves the revision out: two revisions with the same content are the same object, and
 /// a change that touches nothing we keep wakes no subscriber. Of claims and volumes it counts what others note, too: a policy
 /// may ask for that, so that such a change is what a refused request waits for.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Educe)]
+#[educe(PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta {
     /// Name.
@@ -32,6 +34,7 @@ pub struct Meta {
     /// UID.
     pub uid: Uid,
     /// Revision at which the object looked like this.
+    #[educe(PartialEq(ignore))]
     pub resource_version: ResourceVersion,
     /// When the API server created the object.
     pub creation_timestamp: Option<Timestamp>,
@@ -110,34 +113,6 @@ impl Meta {
     /// The owner that controls this object, if any.
     pub fn controller(&self) -> Option<&OwnerReference> {
         self.owner_references.iter().find(|owner| owner.controller)
-    }
-}
-
-impl PartialEq for Meta {
-    fn eq(&self, other: &Self) -> bool {
-        let Self {
-            name,
-            namespace,
-            uid,
-            resource_version: _,
-            creation_timestamp,
-            deletion_timestamp,
-            deletion_grace_period_seconds,
-            finalizers,
-            owner_references,
-            annotations,
-            labels,
-        } = self;
-        *name == other.name
-            && *namespace == other.namespace
-            && *uid == other.uid
-            && *creation_timestamp == other.creation_timestamp
-            && *deletion_timestamp == other.deletion_timestamp
-            && *deletion_grace_period_seconds == other.deletion_grace_period_seconds
-            && *finalizers == other.finalizers
-            && *owner_references == other.owner_references
-            && *annotations == other.annotations
-            && *labels == other.labels
     }
 }
 

@@ -23,6 +23,7 @@ use std::{
     hash::Hash,
 };
 
+use educe::Educe;
 use serde::de::DeserializeOwned;
 
 pub use attachment::{AttachmentSource, AttachmentSpec, AttachmentStatus, VolumeAttachment, VolumeError};
@@ -55,9 +56,11 @@ use super::protobuf::FromProtobuf;
 use crate::with_object;
 
 /// Which object of a watched kind: what a change notice carries and what tables are keyed by.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Educe, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[educe(Default)]
 pub enum ObjectRef {
-    /// A Node.
+    /// A Node. The least, for a relation to objects.
+    #[educe(Default)]
     Node(NodeName),
     /// A Pod.
     Pod(PodKey),
@@ -73,13 +76,6 @@ pub enum ObjectRef {
     Driver(DriverName),
     /// A VolumeAttributesClass.
     AttributesClass(AttributesClassName),
-}
-
-/// The least, for a relation to objects.
-impl Default for ObjectRef {
-    fn default() -> Self {
-        Self::Node(NodeName::default())
-    }
 }
 
 impl ObjectRef {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use educe::Educe;
 use parking_lot::Mutex;
 use tokio::{
     sync::{mpsc, watch},
@@ -57,31 +58,19 @@ pub const ALWAYS: usize = 7;
 macro_rules! objects {
     ($($(#[$doc:meta])* $field:ident: $kind:ty = $index:literal, $watch:literal;)*) => {
         /// The daemon's view of the cluster.
-        #[derive(Debug)]
+        #[derive(Debug, Educe)]
+        #[educe(Default)]
         pub struct Objects {
             $($(#[$doc])* pub $field: Table<$kind>,)*
+            #[educe(Default = watch::Sender::new(
+                [$((<$kind>::PLURAL, KindStatus::default()),)*].into_iter().take(ALWAYS).collect(),
+            ))]
             statuses: watch::Sender<Vec<(&'static str, KindStatus)>>,
             subscribers: Mutex<Vec<Arc<ChangeSet>>>,
             grace: RestoreGrace,
             unfenced: Unfenced,
             templates: Templates,
             teller: Teller<Self>,
-        }
-
-        impl Default for Objects {
-            fn default() -> Self {
-                let mut kinds = vec![$((<$kind>::PLURAL, KindStatus::default()),)*];
-                kinds.truncate(ALWAYS);
-                Self {
-                    $($field: Table::default(),)*
-                    statuses: watch::Sender::new(kinds),
-                    subscribers: Mutex::default(),
-                    grace: RestoreGrace::default(),
-                    unfenced: Unfenced::default(),
-                    templates: Templates::default(),
-                    teller: Teller::default(),
-                }
-            }
         }
 
         /// A copy as of now, which goes its own way. Its changes go to those who subscribe to it.

@@ -96,10 +96,7 @@ impl Splitter {
     }
 
     fn check(&self, size: usize) -> Result<(), DecodeError> {
-        if size > self.limit {
-            return Err(DecodeError::TooLarge { size, limit: self.limit });
-        }
-        Ok(())
+        if size > self.limit { Err(DecodeError::TooLarge { size, limit: self.limit }) } else { Ok(()) }
     }
 }
 

@@ -272,12 +272,12 @@ async fn authorities_can_be_given_in_a_file() {
     assert_eq!(status(&auth, &peer, &HeaderMap::new(), "/metrics").await, 200);
     assert_eq!(status(&auth, &peer, &HeaderMap::new(), "/debug/binder").await, 403);
     assert_eq!(cluster.lookups.load(Ordering::SeqCst), 0);
-    assert!(!auth.reload().unwrap());
+    assert!(!auth.certificates.reload().unwrap());
     std::fs::write(&file, pem_of(&authority("another"))).unwrap();
-    assert!(auth.reload().unwrap());
+    assert!(auth.certificates.reload().unwrap());
     assert_eq!(status(&auth, &peer, &HeaderMap::new(), "/metrics").await, 401);
     std::fs::remove_file(&file).unwrap();
-    assert!(auth.reload().unwrap_err().starts_with("--client-ca-file "));
+    assert!(auth.certificates.reload().unwrap_err().starts_with("--client-ca-file "));
 }
 
 #[tokio::test(start_paused = true)]

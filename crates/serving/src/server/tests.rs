@@ -215,7 +215,7 @@ async fn files_are_read_again_while_serving() {
         sleep(RELOAD).await;
     }
     assert_ne!(own.current().cert, before.cert);
-    assert!(!gate.auth.reload().unwrap(), "both were read again");
+    assert!(!gate.auth.certificates.reload().unwrap(), "both were read again");
 
     // One that is broken keeps no client from the other: an authority that was taken back must not be trusted on.
     let current = own.current();

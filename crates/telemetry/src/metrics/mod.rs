@@ -24,7 +24,7 @@ use std::{
 
 use parking_lot::Mutex;
 use prometheus::{
-    HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
+    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
     core::{Collector, Desc},
     proto::{MetricFamily, MetricType},
 };
@@ -89,6 +89,14 @@ impl Metrics {
         labels: &[&str],
     ) -> Result<IntCounterVec, prometheus::Error> {
         self.registered(name, IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    /// Makes and registers one counter without labels.
+    ///
+    /// # Errors
+    /// See [`Self::register`].
+    pub fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+        Ok(self.counters(name, help, &[])?.with_label_values::<&str>(&[]))
     }
 
     /// The same by one label, of which these values are shown from the start.

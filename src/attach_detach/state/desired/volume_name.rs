@@ -2,8 +2,6 @@
 //! the unique volume name, by which `node.status` lists a volume, and the name of the
 //! VolumeAttachment (attach-detach §2.5, §7.1).
 
-use std::fmt::Write;
-
 use apiserver::{
     ids::{AttachmentName, DriverName, NodeName},
     text,
@@ -99,17 +97,7 @@ impl VolumeId {
 
 /// The prefix and the hex SHA-256 of all parts together.
 pub(in crate::attach_detach) fn hashed(prefix: &str, parts: &[&str]) -> String {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update(part);
-    }
-    let mut name = String::with_capacity(prefix.len() + 64);
-    name.push_str(prefix);
-    for byte in hash.finalize() {
-        // Writing to a String cannot fail.
-        let _ = write!(name, "{byte:02x}");
-    }
-    name
+    format!("{prefix}{:x}", Sha256::digest(parts.concat()))
 }
 
 /// Whether the name has the form of an iSCSI volume (`<portal>:<iqn>:<lun>`) or of a Fibre Channel one

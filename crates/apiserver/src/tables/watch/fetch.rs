@@ -280,10 +280,8 @@ impl Page {
     /// See [`Trouble`].
     pub async fn next(&mut self, patience: Duration) -> Result<Option<ListPart>, Trouble> {
         let deadline = (Instant::now() + patience).min(self.started + PAGE_DEADLINE);
-        let part = match timeout_at(deadline, self.part()).await {
-            Ok(part) => part,
-            Err(_) => Err(Trouble::Late(patience.min(PAGE_DEADLINE))),
-        };
+        let late = Err(Trouble::Late(patience.min(PAGE_DEADLINE)));
+        let part = timeout_at(deadline, self.part()).await.unwrap_or(late);
         match &part {
             Ok(Some(_)) => {}
             Ok(None) => count(&self.metrics, Ok(self.size), self.started),
@@ -358,10 +356,8 @@ impl Stream {
 
     /// What an error event says.
     pub fn trouble(&self, event: &WatchEvent) -> Trouble {
-        match self.encoding.status(&event.object) {
-            Ok(status) => Trouble::of(status, None),
-            Err(error) => Trouble::Unreadable(error),
-        }
+        let status = self.encoding.status(&event.object);
+        status.map_or_else(Trouble::Unreadable, |status| Trouble::of(status, None))
     }
 }
 
