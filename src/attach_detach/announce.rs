@@ -23,7 +23,7 @@ use super::{
         actual::{NodeVolume, ReportAsAttached, Told},
         desired::{
             DesiredAttachment,
-            volume_name::{VolumeId, VolumeKind},
+            volume_name::{VolumeId, VolumeKind, is_computed},
             volume_source::{Storage, of_persistent_volume},
         },
     },
@@ -188,8 +188,8 @@ impl Look<'_> {
                 let kind = |name: &AttachmentName| match known.actual.identity(name) {
                     Some(identity) if identity.ours => OtherAttachment::Earlier,
                     _ if known.actual.is_unexplained_end(name) => OtherAttachment::Ending,
-                    Some(_) => OtherAttachment::Foreign,
-                    None => OtherAttachment::Unexplained,
+                    Some(_) if !is_computed(name) => OtherAttachment::Foreign,
+                    _ => OtherAttachment::Unexplained,
                 };
                 let others = known.actual.volume(self.volume).into_iter().flat_map(|state| &state.foreign);
                 let others = others.filter(|(_, node)| *node == holder);
@@ -197,8 +197,10 @@ impl Look<'_> {
                 let is_anothers =
                     |kind| matches!(kind, OtherAttachment::Foreign | OtherAttachment::Unexplained);
                 let others = others.filter(|(_, kind)| is_elsewhere || !is_anothers(*kind));
-                let other = others.max_by_key(|(_, kind)| *kind);
                 let there = known.actual.node_volume(self.volume, holder);
+                // Whose end would take the volume from those who run with it: they are waited for.
+                let is_had_there = is_wanted && there.is_some_and(|it| it.holds(true));
+                let other = others.max_by_key(|(_, kind)| *kind).filter(|_| !is_had_there);
                 // Without attachments, the list and the report are all there is.
                 let is_reported = |it: &NodeVolume| {
                     let may_be =

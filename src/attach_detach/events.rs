@@ -191,7 +191,7 @@ fn involved(objects: &Objects, pod: &Arc<PodFacts>) -> Involved {
 pub enum OtherAttachment {
     /// Another party's.
     Foreign,
-    /// One that nothing explains.
+    /// One that is named as mooring, or KCM, names them, but not after what its PersistentVolume leads to.
     Unexplained,
     /// One that nothing explains, and that is being deleted.
     Ending,
@@ -220,7 +220,9 @@ fn holding(waiting: Option<&Waiting>, other: Option<(&AttachmentName, OtherAttac
             format!("VolumeAttachment {name}, which another writer made, has to be deleted first")
         }
         (None, Some((name, OtherAttachment::Unexplained))) => {
-            format!("VolumeAttachment {name}, which no known volume explains, has to be deleted first")
+            format!(
+                "VolumeAttachment {name}, which its PersistentVolume does not explain, has to be deleted first"
+            )
         }
     }
 }

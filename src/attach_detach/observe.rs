@@ -151,10 +151,10 @@ impl AttachDetach {
         }
     }
 
-    /// Looks at volumes on a node of which something has changed, and at those whose end would take one of them from it.
+    /// Looks at volumes on a node of which something has changed, and at those that wait for one of them.
     pub(super) fn look_on(&mut self, node: &NodeName, volumes: BTreeSet<VolumeId>) {
-        let ending = volumes.iter().flat_map(|volume| self.actual.ending_with(volume, node));
-        self.queue.add_on(node, ending.collect::<Vec<_>>());
+        let beside = volumes.iter().flat_map(|volume| self.actual.beside(volume, node));
+        self.queue.add_on(node, beside.collect::<Vec<_>>());
         self.queue.add_on(node, volumes);
     }
 

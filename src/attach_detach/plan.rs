@@ -31,8 +31,7 @@ use super::{
     reasons::NodeVolumeKey,
     state::{
         actual::{
-            AttachmentCall, ForceReason, Mount, NodeVolume, ReportAsAttached, identification::unlabelled,
-            unpublishing::Unpublishing,
+            AttachmentCall, ForceReason, Mount, NodeVolume, ReportAsAttached, unpublishing::Unpublishing,
         },
         desired::{
             DesiredAttachment,
@@ -160,10 +159,9 @@ impl AttachDetach {
     ) -> VolumeView<'a> {
         let state = self.actual.volume(volume);
         let leads_to = |source: &VolumeName| volume_of(&self.objects, source).map(|volume| volume.id);
-        let unlabelled = |source: &VolumeName| unlabelled(&self.objects, source);
         let is_beside = |node: &NodeName| {
             let wanted = |other: &VolumeId| self.desired.get(other, node).is_some();
-            !wanted(volume) && self.actual.is_beside_another(volume, node, (leads_to, unlabelled), wanted)
+            !wanted(volume) && self.actual.is_beside_another(volume, node, leads_to, wanted)
         };
         // Who makes it is not read: its `managedFields` are asked for evidence of a second controller alone (S14).
         let made_again = |node: &NodeName| {
@@ -338,8 +336,8 @@ impl AttachDetach {
         //    turn is over, and nothing else may happen for a long time.
         let mut judged = 0;
         let changed = self.catch_up(name, now);
-        let ending = changed.iter().flat_map(|volume| self.actual.ending_with(volume, name));
-        self.queue.add_on(name, ending.collect::<Vec<_>>());
+        let beside = changed.iter().flat_map(|volume| self.actual.beside(volume, name));
+        self.queue.add_on(name, beside.collect::<Vec<_>>());
         for volume in changed {
             judged += self.plan_volume(&volume, [name.clone()].into(), now);
         }

@@ -89,7 +89,7 @@ async fn mooring_may_lead_behind_the_fences_of_what_it_runs() {
         let service = tower::service_fn(move |request: Request<Body>| async move {
             let path = request.uri().path().to_owned();
             let raised = needed[..denying].iter().find(|fence| path.ends_with(&format!("/{}", fence.name())));
-            let probed = match request.into_body().collect().await.map(|body| body.to_bytes()) {
+            let probed = match request.into_body().collect().await.map(http_body_util::Collected::to_bytes) {
                 Ok(body) => needed[..denying].iter().find(|fence| {
                     serde_json::from_slice::<Value>(&body)
                         .is_ok_and(|it| it["metadata"]["name"] == fence.name())

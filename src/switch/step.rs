@@ -378,49 +378,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         ));
     }
     if daemon.replicas.is_some_and(|replicas| replicas > 0) {
-        if is_open && rules_by_flags {
-            return by_flags(unlisted);
-        }
-        if daemon.is_restored {
-            return SwitchStep::Stop(
-                "mooring had stopped, and somebody has given the Deployment its replicas back: suspend what does that, and run this again"
-                    .to_owned(),
-            );
-        }
-        if is_open {
-            return SwitchStep::StopDaemon;
-        }
-        if !daemon.is_fenced {
-            return SwitchStep::Stop(
-                "mooring runs without --fence behind the fence, so nobody hears that it is to begin nothing new: add the component \
-                 optional/fence again, and run this again"
-                    .to_owned(),
-            );
-        }
-        // While nobody waits for it: what would keep this from ending.
-        if order.manager_restarted {
-            return SwitchStep::Stop(
-                "a restart counts after mooring has stopped: run this without --manager-was-restarted first"
-                    .to_owned(),
-            );
-        }
-        if *remembers && !manager.renews && manager.unwritable.is_none() {
-            return SwitchStep::FindManager;
-        }
-        if *fence == (FenceStanding::Up { proven: false }) {
-            return SwitchStep::ReachServers;
-        }
-        if !remembers {
-            return SwitchStep::StopDaemon;
-        }
-        if let Some(why) = order.max_pause.and_then(|most| pauses_longer(most, seen)) {
-            return SwitchStep::Stop(why);
-        }
-        // Who never led has nothing under way.
-        if daemon.has_led && !(daemon.drains && unlisted.is_empty()) {
-            return SwitchStep::Drain(unlisted.clone());
-        }
-        return SwitchStep::StopDaemon;
+        return until_stopped(order, seen);
     }
     if daemon.may_lead || daemon.running > 0 {
         return SwitchStep::AwaitStop;
@@ -466,6 +424,56 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         _ if manager.leads || order.manager_restarted => SwitchStep::Done,
         _ => SwitchStep::AwaitManager,
     }
+}
+
+/// What is to be done until mooring has stopped.
+fn until_stopped(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
+    let SwitchSeen { fence, daemon, manager, unlisted, remembers, .. } = seen;
+    let is_open = matches!(fence, FenceStanding::Absent { .. });
+    let rules_by_flags = daemon.rules_by_flags();
+    if is_open && rules_by_flags {
+        return by_flags(unlisted);
+    }
+    if daemon.is_restored {
+        return SwitchStep::Stop(
+            "mooring had stopped, and somebody has given the Deployment its replicas back: suspend what does that, and run this again"
+                .to_owned(),
+        );
+    }
+    if is_open {
+        return SwitchStep::StopDaemon;
+    }
+    if !daemon.is_fenced {
+        return SwitchStep::Stop(
+            "mooring runs without --fence behind the fence, so nobody hears that it is to begin nothing new: add the component \
+             optional/fence again, and run this again"
+                .to_owned(),
+        );
+    }
+    // While nobody waits for it: what would keep this from ending.
+    if order.manager_restarted {
+        return SwitchStep::Stop(
+            "a restart counts after mooring has stopped: run this without --manager-was-restarted first"
+                .to_owned(),
+        );
+    }
+    if *remembers && !manager.renews && manager.unwritable.is_none() {
+        return SwitchStep::FindManager;
+    }
+    if *fence == (FenceStanding::Up { proven: false }) {
+        return SwitchStep::ReachServers;
+    }
+    if !remembers {
+        return SwitchStep::StopDaemon;
+    }
+    if let Some(why) = order.max_pause.and_then(|most| pauses_longer(most, seen)) {
+        return SwitchStep::Stop(why);
+    }
+    // Who never led has nothing under way.
+    if daemon.has_led && !(daemon.drains && unlisted.is_empty()) {
+        return SwitchStep::Drain(unlisted.clone());
+    }
+    SwitchStep::StopDaemon
 }
 
 /// Why KCM would stand still for longer than that on the way back, or may.

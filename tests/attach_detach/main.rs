@@ -1,5 +1,5 @@
 //! Runs `tests/cases/attach_detach/*.yaml`. The first word of a file's name says what its cases are about
-//! (`reconciler.yaml`, `reconciler.more.yaml`); their words are explained at the top of the repository's
+//! (`controller.yaml`, `controller.held.yaml`); their words are explained at the top of the repository's
 //! file. `MOORING_CASES` adds a folder of cases (`test_support::cases`).
 
 // A failed expectation ends the test, which is what a failed expectation is for.
@@ -10,7 +10,6 @@ mod coverage;
 mod desired_state;
 mod fair;
 mod populator;
-mod reconciler;
 mod said;
 mod story;
 mod volumes;
@@ -40,7 +39,6 @@ fn main() {
             "desired_state" => desired_state::trials(&path),
             "in_tree_migration" => volumes::migrations(&path),
             "populator" => populator::trials(&path),
-            "reconciler" => reconciler::trials(&path),
             "startup" => story::trials("start-up", &path),
             "volume_names" => volumes::names(&path),
             _ => panic!("{}: no table is called \"{table}\"", path.display()),

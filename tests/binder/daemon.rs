@@ -265,24 +265,15 @@ impl Daemon {
         Err(format!("S39: requests without end: {:?}", self.on_their_way))
     }
 
-    /// Whether a request is on its way, or its answer.
-    pub fn is_busy(&self) -> bool {
-        !(self.on_their_way.is_empty() && self.answered.is_empty() && self.late.is_empty())
-    }
-
     /// What it does next when it has heard of everything: reads are answered, and writes are not.
-    pub fn next_writes(&mut self, server: &mut Server, patience: Duration) -> Vec<Op> {
+    pub fn next_writes(&mut self, server: &mut Server) -> Vec<Op> {
         while KINDS.iter().any(|kind| self.deliver(server, kind)) {}
         self.plan();
-        for wait in [Duration::ZERO, patience] {
-            self.now += wait;
+        while let Some(read) = self.on_their_way.iter().position(|sent| !is_write(&sent.op)) {
+            let sent = self.on_their_way.swap_remove(read);
+            let result = sent.arrives(server);
+            self.planner.answered(sent.op, result, self.now, 0.5);
             self.plan();
-            while let Some(read) = self.on_their_way.iter().position(|sent| !is_write(&sent.op)) {
-                let sent = self.on_their_way.swap_remove(read);
-                let result = sent.arrives(server);
-                self.planner.answered(sent.op, result, self.now, 0.5);
-                self.plan();
-            }
         }
         self.on_their_way.iter().map(|sent| sent.op.clone()).collect()
     }

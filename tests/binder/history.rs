@@ -36,20 +36,29 @@ const FOUND: [u64; 1] = [10_820];
 
 pub fn trial() -> Trial {
     Trial::test("history: S18 to S33 and convergence over random histories", || {
-        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-        let seeds: Vec<u64> = match number("MOORING_SEED") {
-            Some(seed) => vec![seed],
-            None => (0..number("MOORING_HISTORIES").unwrap_or(HISTORIES)).chain(FOUND).collect(),
-        };
-        for seed in seeds {
-            let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| play(seed)));
-            let outcome = outcome.unwrap_or_else(|panic| {
-                Err(panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "panicked".to_owned()))
-            });
-            outcome.map_err(|error| Failed::from(format!("MOORING_SEED={seed}: {error}")))?;
-        }
-        Ok(())
+        each_seed((0..number("MOORING_HISTORIES").unwrap_or(HISTORIES)).chain(FOUND), play)
     })
+}
+
+/// What a variable of the environment says.
+pub fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+/// Plays a history of each seed, or of that which is asked for, and names the one that fails.
+pub fn each_seed(
+    seeds: impl Iterator<Item = u64>,
+    play: fn(u64) -> Result<(), String>,
+) -> Result<(), Failed> {
+    let seeds = number("MOORING_SEED").map_or_else(|| seeds.collect(), |seed| vec![seed]);
+    for seed in seeds {
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| play(seed)));
+        let outcome = outcome.unwrap_or_else(|panic| {
+            Err(panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "panicked".to_owned()))
+        });
+        outcome.map_err(|error| Failed::from(format!("MOORING_SEED={seed}: {error}")))?;
+    }
+    Ok(())
 }
 
 fn play(seed: u64) -> Result<(), String> {

@@ -24,10 +24,7 @@ use mooring::{
         reasons::{AttachDetachKey, AttachDetachReason},
         state::{actual::unpublishing::Sequence, desired::volume_name::VolumeId},
     },
-    controller::{
-        Controller as _,
-        report::{Reason as _, reporter::Reporter},
-    },
+    controller::{Controller as _, report::reporter::Reporter},
     metrics::Metrics,
 };
 use tokio::time::Instant;
@@ -352,11 +349,6 @@ impl Daemon {
         self.reconcile()
     }
 
-    /// Requests on their way, replies on their way, and late requests.
-    pub fn under_way(&self) -> [usize; 3] {
-        [self.on_their_way.len(), self.answered.len(), self.late.len()]
-    }
-
     /// The deletions that are on their way.
     pub fn deletions(&self) -> impl Iterator<Item = (NodeName, VolumeId)> {
         let calls = self.on_their_way.iter().map(|(_, call)| call);
@@ -381,28 +373,6 @@ impl Daemon {
     /// Whether it leaves a node alone for that: all are that are not out of service.
     pub fn is_alarmed_on(&self, node: &NodeName) -> bool {
         self.is_alarmed() && !self.objects.nodes.get(node).is_some_and(|node| node.is_out_of_service())
-    }
-
-    /// Attachments that wait for something of these codes, as the daemon says.
-    pub fn waiting_for(&self, codes: &[&str]) -> BTreeSet<String> {
-        let waits = self.reports.board().waits();
-        let of_these = waits.iter().filter(|(_, wait)| codes.contains(&wait.reason.code()));
-        let names = of_these.filter_map(|(key, _)| match key {
-            AttachDetachKey::NodeVolume(key) => Some(key.volume.attachment_name(&key.node).to_string()),
-            _ => None,
-        });
-        names.collect()
-    }
-
-    /// Volumes that wait for something of these codes on some node, as the daemon says.
-    pub fn volumes_waiting_for(&self, codes: &[&str]) -> BTreeSet<VolumeId> {
-        let waits = self.reports.board().waits();
-        let of_these = waits.into_iter().filter(|(_, wait)| codes.contains(&wait.reason.code()));
-        let volumes = of_these.filter_map(|(key, _)| match key {
-            AttachDetachKey::NodeVolume(key) => Some(key.volume),
-            _ => None,
-        });
-        volumes.collect()
     }
 
     /// What the daemon says it waits for.

@@ -21,6 +21,13 @@ const WCAG = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-prac
 const wrong = [];
 const expect = (name, what, holds) => holds || wrong.push(`${name}: ${what}`);
 
+/** A snapshot: what is its own, in the frame of all. */
+function whole(name) {
+  const [title, ...content] = readFileSync(join(cases, `${name}.html`), 'utf8').trimEnd().split('\n');
+  const frame = readFileSync(join(cases, 'frame.html'), 'utf8');
+  return frame.replace('{title}', () => title).replace('{content}', () => content.join('\n'));
+}
+
 /** Serves the snapshots as the program would. */
 async function snapshots() {
   const policy = readFileSync(join(source, 'routes.rs'), 'utf8').match(/const POLICY: &str =\s*"([^"]+)"/)[1];
@@ -28,17 +35,16 @@ async function snapshots() {
   const server = createServer((request, response) => {
     const path = request.url.split('?')[0];
     const name = path.match(/^\/explain\/case\/([a-z-]+)$/)?.[1];
-    const file = own[path] ? join(source, path.split('/').pop()) : name && join(cases, `${name}.html`);
-    if (!file) return response.writeHead(404).end();
+    if (!own[path] && !name) return response.writeHead(404).end();
     response.writeHead(200, {
       'Content-Type': `${own[path] ?? 'text/html'}; charset=utf-8`,
       'Content-Security-Policy': policy,
       'X-Content-Type-Options': 'nosniff',
     });
-    response.end(readFileSync(file));
+    response.end(own[path] ? readFileSync(join(source, path.split('/').pop())) : whole(name));
   });
   await new Promise((ready) => server.listen(0, '127.0.0.1', ready));
-  const names = readdirSync(cases).filter((file) => file.endsWith('.html')).map((file) => file.slice(0, -5));
+  const names = readdirSync(cases).filter((file) => file.endsWith('.yaml')).map((file) => file.slice(0, -5));
   const base = `http://127.0.0.1:${server.address().port}/explain/case/`;
   return { server, pages: names.sort().map((name) => ({ name, url: base + name })) };
 }

@@ -17,4 +17,6 @@ pub mod multi_attach;
 pub(super) mod no_op;
 pub(super) mod node_list;
 pub mod reconciler;
+#[cfg(test)]
+mod tests;
 pub mod verdict;

@@ -42,107 +42,66 @@ fn l1_the_work_per_pair_does_not_grow_with_the_number_of_waiting_claims() {
     assert!(decisions <= 12 * PAIRS as u64, "{decisions} decisions for {PAIRS} pairs");
 }
 
-/// Every claim selects one volume of thousands by a label: neither the search nor the wake-up looks
-/// at the others.
+/// One of thousands suits, by a label or by its size: neither the search for a volume nor that for a claim looks at the others.
 #[test]
-fn a_selector_costs_its_own_candidates() {
-    const PAIRS: usize = 2_000;
-    let selecting = |number: usize| {
-        let mut claim = claim(&format!("c{number:04}"));
-        claim.spec.selector = Some(Box::new(LabelSelector {
-            match_labels: [("kind".to_owned(), "disk".to_owned()), ("disk".to_owned(), number.to_string())]
-                .into(),
-            ..LabelSelector::default()
-        }));
-        claim
-    };
-    let labelled = |number: usize| {
-        let mut volume = volume(&format!("pv{number:04}"));
-        volume.metadata.labels =
-            [("kind".to_owned(), "disk".to_owned()), ("disk".to_owned(), number.to_string())].into();
-        volume
-    };
-    let mut index = VolumeIndex::default();
-    for number in 0..PAIRS {
-        let volume = labelled(number);
-        index.update(&volume.key(), Some(&volume));
-    }
-    for number in 0..PAIRS {
-        let claim = selecting(number);
-        let looked = Cell::new(0);
-        let current = |name: &VolumeName| {
-            looked.set(looked.get() + 1);
-            let number = name.as_str().trim_start_matches("pv").parse().unwrap();
-            Some(Arc::new(labelled(number)))
-        };
-        let requirements = Requirements::of(&claim).unwrap();
-        let found = index.search(&requirements, false, &current, &|_| false, &Comparisons::default());
-        assert!(matches!(found, Search::Found(volume) if *volume.metadata.name == *format!("pv{number:04}")));
-        assert_eq!(looked.get(), 1);
-    }
-    let mut waiting = ClaimIndex::default();
-    for number in 0..PAIRS {
-        waiting.wait(&Requirements::of(&selecting(number)).unwrap(), "".into());
-    }
-    let looked = Cell::new(0);
-    let current = |key: &ClaimKey| {
-        looked.set(looked.get() + 1);
-        Some(Arc::new(selecting(key.name().trim_start_matches('c').parse().unwrap())))
-    };
-    let candidate = waiting.candidate(&labelled(7), &current, &BTreeSet::new());
-    assert_eq!(candidate, Some(ClaimKey::new("ns", "c0007")));
-    // The labels are in order, and claims queue under their first.
-    assert_eq!(looked.get(), 1);
-}
+fn a_selector_and_a_size_cost_their_own_candidates() {
+    const ALL: usize = 2_000;
+    type Volumes = fn(usize) -> PersistentVolume;
+    type Claims = fn(usize) -> PersistentVolumeClaim;
 
-/// What is too small, or asks for too much, is not even looked at, however much of it there is.
-#[test]
-fn a_size_costs_its_own_candidates() {
-    const OTHERS: usize = 2_000;
-    let sized = |name: &str, size: &str| {
-        let mut volume = volume(name);
-        volume.spec.capacity.insert("storage".to_owned(), size.to_owned());
+    fn labels(number: usize) -> [(String, String); 2] {
+        [("kind".to_owned(), "disk".to_owned()), ("disk".to_owned(), number.to_string())]
+    }
+    fn labelled(number: usize) -> PersistentVolume {
+        let mut volume = volume(&format!("pv{number}"));
+        volume.metadata.labels = labels(number).into();
         volume
-    };
-    let asking = |name: &str, size: &str| {
-        let mut claim = claim(name);
+    }
+    fn selecting(number: usize) -> PersistentVolumeClaim {
+        let mut claim = claim(&format!("c{number}"));
+        let selector = LabelSelector { match_labels: labels(number).into(), ..LabelSelector::default() };
+        claim.spec.selector = Some(Box::new(selector));
+        claim
+    }
+    fn sized(number: usize) -> PersistentVolume {
+        let mut volume = volume(&format!("pv{number}"));
+        volume.spec.capacity.insert("storage".to_owned(), if number == 7 { "4Gi" } else { "1Gi" }.to_owned());
+        volume
+    }
+    fn asking(number: usize) -> PersistentVolumeClaim {
+        let mut claim = claim(&format!("c{number}"));
+        let size = if number == 7 { "3Gi" } else { "5Gi" };
         claim.spec.resources.requests.insert("storage".to_owned(), size.to_owned());
         claim
-    };
-    let names = || (0..OTHERS).map(|number| format!("small{number:04}"));
-    let mut index = VolumeIndex::default();
-    for volume in names().map(|name| sized(&name, "1Gi")).chain([sized("large", "5Gi")]) {
-        index.update(&volume.key(), Some(&volume));
     }
-    let looked = Cell::new(0);
-    let current = |name: &VolumeName| {
-        looked.set(looked.get() + 1);
-        let size = if name.as_str() == "large" { "5Gi" } else { "1Gi" };
-        Some(Arc::new(sized(name.as_str(), size)))
-    };
-    let claim = asking("c", "3Gi");
-    let found = index.search(
-        &Requirements::of(&claim).unwrap(),
-        false,
-        &current,
-        &|_| false,
-        &Comparisons::default(),
-    );
-    assert!(matches!(found, Search::Found(volume) if *volume.metadata.name == *"large"));
-    assert_eq!(looked.get(), 1);
 
-    let mut waiting = ClaimIndex::default();
-    for claim in names().map(|name| asking(&name, "5Gi")).chain([asking("least", "3Gi")]) {
-        waiting.wait(&Requirements::of(&claim).unwrap(), "".into());
+    // The labels are in order, and claims queue under their first.
+    let rows: [(&str, Volumes, Claims); 2] = [("label", labelled, selecting), ("size", sized, asking)];
+    for (name, volumes, claims) in rows {
+        let (mut index, mut waiting) = (VolumeIndex::default(), ClaimIndex::default());
+        for number in 0..ALL {
+            let volume = volumes(number);
+            index.update(&volume.key(), Some(&volume));
+            waiting.wait(&Requirements::of(&claims(number)).unwrap(), "".into());
+        }
+        let looked = Cell::new(0);
+        let number = |name: &str| {
+            looked.set(looked.get() + 1);
+            name.trim_start_matches(['p', 'v', 'c']).parse().unwrap()
+        };
+        let current = |name: &VolumeName| Some(Arc::new(volumes(number(name.as_str()))));
+        let claim = claims(7);
+        let requirements = Requirements::of(&claim).unwrap();
+        let compared = Comparisons::default();
+        let found = index.search(&requirements, false, &current, &|_| false, &compared);
+        assert!(matches!(found, Search::Found(volume) if *volume.metadata.name == *"pv7"), "{name}");
+        assert_eq!((looked.take(), compared.get()), (1, 1), "{name}");
+
+        let current = |key: &ClaimKey| Some(Arc::new(claims(number(key.name()))));
+        let candidate = waiting.candidate(&volumes(7), &current, &BTreeSet::new());
+        assert_eq!(candidate, Some(ClaimKey::new("ns", "c7")), "{name}");
+        assert_eq!(looked.take(), 1, "{name}");
     }
-    let looked = Cell::new(0);
-    let current = |key: &ClaimKey| {
-        looked.set(looked.get() + 1);
-        Some(Arc::new(asking(key.name(), if key.name() == "least" { "3Gi" } else { "5Gi" })))
-    };
-    let candidate = waiting.candidate(&sized("pv", "4Gi"), &current, &BTreeSet::new());
-    assert_eq!(candidate, Some(ClaimKey::new("ns", "least")));
-    assert_eq!(looked.get(), 1);
 }
 
 /// Claims that all name one free volume, which suits none of them: a look at one of them, or at the volume, is not a look at

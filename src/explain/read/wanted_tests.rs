@@ -108,131 +108,84 @@ fn reads(subject: &str, seen: &Snapshot) -> Vec<String> {
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
-    let absent = |mut snapshot: Snapshot, node: &str| {
-        let name = VolumeId::csi(&"d".into(), "h").attachment_name(&node.into());
-        snapshot.note_absent(ObjectRef::Attachment(name));
+    let name = VolumeId::csi(&"d".into(), "h").attachment_name(&"a".into());
+    let of_attachment = format!("va/{name}");
+    let rwo = "ReadWriteOnce";
+    // Beside a claim and its volume.
+    let with = |others: Vec<Value>| seen([claim("pv1"), volume(rwo)].into_iter().chain(others));
+    let not_attached = |others: Vec<Value>| {
+        let mut snapshot = with(others);
+        snapshot.note_absent(ObjectRef::Attachment(name.clone()));
         snapshot
     };
-    let rwo = "ReadWriteOnce";
-    let bound = || [claim("pv1"), volume(rwo)];
-    let cases: Vec<(&str, &str, Snapshot, &[&str])> = vec![
-        ("nothing is known", "pvc/data", seen([]), &["pvc/shop/data"]),
+    let made = |mut object: Value, field: &str, at: &str| {
+        object["metadata"][field] = json!(at);
+        object
+    };
+    let cases: Vec<(&str, &str, Snapshot, &str)> = vec![
+        ("nothing is known", "pvc/data", seen([]), "pvc/shop/data"),
         (
             "a claim that looks for a volume",
             "pvc/data",
             seen([claim("")]),
-            &["leases", "persistentvolumes", "pods in shop", "pvc/shop/data", "storageclasses"],
+            "leases, persistentvolumes, pods in shop, pvc/shop/data, storageclasses",
         ),
-        ("a bound claim", "pvc/data", seen([claim("pv1")]), &["pods in shop", "pv/pv1", "pvc/shop/data"]),
+        ("a bound claim", "pvc/data", seen([claim("pv1")]), "pods in shop, pv/pv1, pvc/shop/data"),
         (
             "without a pod nothing is to be attached",
             "pvc/data",
-            seen(bound().into_iter().chain([driver(true)])),
-            &["csidriver/d", "pods in shop", "pv/pv1", "pvc/shop/data"],
+            with(vec![driver(true)]),
+            "csidriver/d, pods in shop, pv/pv1, pvc/shop/data",
         ),
         (
             "a pod on a node: the attachment there, by its name",
             "pvc/data",
-            seen(bound().into_iter().chain([driver(true), pod("p", "a")])),
-            &["csidriver/d", "csinode/a", "node/a", "pods in shop", "pv/pv1", "pvc/shop/data", "va on a"],
+            with(vec![driver(true), pod("p", "a")]),
+            "csidriver/d, csinode/a, node/a, pods in shop, pv/pv1, pvc/shop/data, va on a",
         ),
         (
             "a driver that does not attach",
             "pvc/data",
-            seen(bound().into_iter().chain([driver(false), pod("p", "a")])),
-            &["csidriver/d", "pods in shop", "pv/pv1", "pvc/shop/data"],
+            with(vec![driver(false), pod("p", "a")]),
+            "csidriver/d, pods in shop, pv/pv1, pvc/shop/data",
         ),
         (
             "s1 attached, and not running yet: it may be on a second node, where no pod is left",
             "pod/p",
-            seen(bound().into_iter().chain([node("a"), driver(true), pod("p", "a"), attachment("a", true)])),
-            &[
-                "csidriver/d",
-                "csinode/a",
-                "node/a",
-                "pod/shop/p",
-                "pods in shop",
-                "pv/pv1",
-                "pvc/shop/data",
-                "va on a",
-                "volumeattachments",
-            ],
+            with(vec![node("a"), driver(true), pod("p", "a"), attachment("a", true)]),
+            "csidriver/d, csinode/a, node/a, pod/shop/p, pods in shop, pv/pv1, pvc/shop/data, va on a, \
+             volumeattachments",
         ),
         (
             "attached as it is to be: no list but of those that may have it elsewhere",
             "pod/p",
-            seen(bound().into_iter().chain([node("a"), driver(true), running(), attachment("a", true)])),
-            &[
-                "csidriver/d",
-                "csinode/a",
-                "node/a",
-                "pod/shop/p",
-                "pods in shop",
-                "pv/pv1",
-                "pvc/shop/data",
-                "va on a",
-            ],
+            with(vec![node("a"), driver(true), running(), attachment("a", true)]),
+            "csidriver/d, csinode/a, node/a, pod/shop/p, pods in shop, pv/pv1, pvc/shop/data, va on a",
         ),
         (
             "not attached, and for one node only: who holds it",
             "pod/p",
-            absent(seen(bound().into_iter().chain([driver(true), pod("p", "a")])), "a"),
-            &[
-                "csidriver/d",
-                "csinode/a",
-                "leases",
-                "node/a",
-                "pod/shop/p",
-                "pods in shop",
-                "pv/pv1",
-                "pvc/shop/data",
-                "va on a",
-                "volumeattachments",
-            ],
+            not_attached(vec![driver(true), pod("p", "a")]),
+            "csidriver/d, csinode/a, leases, node/a, pod/shop/p, pods in shop, pv/pv1, pvc/shop/data, \
+             va on a, volumeattachments",
         ),
         (
             "s43 it waits for long, and no attachment tells who has it: nodes do",
             "pod/p",
-            {
-                let mut waiting = pod("p", "a");
-                waiting["metadata"]["creationTimestamp"] = json!("1969-12-31T23:50:00Z");
-                absent(seen(bound().into_iter().chain([node("a"), driver(true), waiting])), "a")
-            },
-            &[
-                "csidriver/d",
-                "csinode/a",
-                "leases",
-                "node/a",
-                "nodes",
-                "pod/shop/p",
-                "pods in shop",
-                "pv/pv1",
-                "pvc/shop/data",
-                "va on a",
-                "volumeattachments",
-            ],
+            not_attached(vec![
+                node("a"),
+                driver(true),
+                made(pod("p", "a"), "creationTimestamp", "1969-12-31T23:50:00Z"),
+            ]),
+            "csidriver/d, csinode/a, leases, node/a, nodes, pod/shop/p, pods in shop, pv/pv1, \
+             pvc/shop/data, va on a, volumeattachments",
         ),
         (
             "the node that holds it",
             "pod/p",
-            absent(
-                seen(bound().into_iter().chain([driver(true), pod("p", "a"), attachment("b", true)])),
-                "a",
-            ),
-            &[
-                "csidriver/d",
-                "csinode/a",
-                "csinode/b",
-                "leases",
-                "node/a",
-                "node/b",
-                "pod/shop/p",
-                "pods in shop",
-                "pv/pv1",
-                "pvc/shop/data",
-                "va on a",
-                "volumeattachments",
-            ],
+            not_attached(vec![driver(true), pod("p", "a"), attachment("b", true)]),
+            "csidriver/d, csinode/a, csinode/b, leases, node/a, node/b, pod/shop/p, pods in shop, pv/pv1, \
+             pvc/shop/data, va on a, volumeattachments",
         ),
         (
             "for many nodes: it only waits for its attacher",
@@ -244,46 +197,20 @@ fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
                 pod("p", "a"),
                 attachment("a", false),
             ]),
-            &[
-                "csidriver/d",
-                "csinode/a",
-                "leases",
-                "node/a",
-                "pod/shop/p",
-                "pv/pv1",
-                "pvc/shop/data",
-                "va on a",
-            ],
+            "csidriver/d, csinode/a, leases, node/a, pod/shop/p, pv/pv1, pvc/shop/data, va on a",
         ),
         (
             "a volume",
             "pv/pv1",
             seen([volume(rwo), attachment("b", true)]),
-            &[
-                "csidriver/d",
-                "csinode/b",
-                "node/b",
-                "pods in shop",
-                "pv/pv1",
-                "pvc/shop/data",
-                "volumeattachments",
-            ],
+            "csidriver/d, csinode/b, node/b, pods in shop, pv/pv1, pvc/shop/data, volumeattachments",
         ),
         (
             "a volume whose claim names none: whose it is, all claims tell",
             "pv/pv1",
             seen([volume(rwo), claim("")]),
-            &[
-                "csidriver/d",
-                "leases",
-                "persistentvolumeclaims",
-                "persistentvolumes",
-                "pods in shop",
-                "pv/pv1",
-                "pvc/shop/data",
-                "storageclasses",
-                "volumeattachments",
-            ],
+            "csidriver/d, leases, persistentvolumeclaims, persistentvolumes, pods in shop, pv/pv1, \
+             pvc/shop/data, storageclasses, volumeattachments",
         ),
         (
             "a volume whose claim is gone",
@@ -293,52 +220,26 @@ fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
                 snapshot.note_absent(ObjectRef::Claim(ClaimKey::new("shop", "data")));
                 snapshot
             },
-            &[
-                "csidriver/d",
-                "persistentvolumeclaims",
-                "pods in shop",
-                "pv/pv1",
-                "pvc/shop/data",
-                "volumeattachments",
-            ],
+            "csidriver/d, persistentvolumeclaims, pods in shop, pv/pv1, pvc/shop/data, volumeattachments",
         ),
         (
             "a volume that a pod waits for",
             "pv/pv1",
             seen([volume(rwo), driver(true), pod("p", "a"), attachment("b", true)]),
-            &[
-                "csidriver/d",
-                "csinode/a",
-                "csinode/b",
-                "node/a",
-                "node/b",
-                "pods in shop",
-                "pv/pv1",
-                "pvc/shop/data",
-                "va on a",
-                "volumeattachments",
-            ],
+            "csidriver/d, csinode/a, csinode/b, node/a, node/b, pods in shop, pv/pv1, pvc/shop/data, \
+             va on a, volumeattachments",
         ),
         (
             "a node: its attachments, and what its pods name",
             "node/a",
-            seen(bound().into_iter().chain([node("a"), driver(true), pod("p", "a"), attachment("a", true)])),
-            &[
-                "csidriver/d",
-                "csinode/a",
-                "node/a",
-                "pods on a",
-                "pv/pv1",
-                "pvc/shop/data",
-                "va on a",
-                "volumeattachments",
-            ],
+            with(vec![node("a"), driver(true), pod("p", "a"), attachment("a", true)]),
+            "csidriver/d, csinode/a, node/a, pods on a, pv/pv1, pvc/shop/data, va on a, volumeattachments",
         ),
         (
             "a class, and which of its claims are to grow",
             "sc/fast",
             seen([class()]),
-            &["leases", "persistentvolumeclaims", "persistentvolumes", "storageclass/fast", "storageclasses"],
+            "leases, persistentvolumeclaims, persistentvolumes, storageclass/fast, storageclasses",
         ),
         (
             "a class of whose provisioner nothing is seen",
@@ -349,42 +250,29 @@ fn each_answer_leads_to_the_reads_that_it_calls_for_and_to_no_others() {
                 snapshot.note_listed::<CsiDriver>();
                 snapshot
             },
-            &["leases", "persistentvolumeclaims", "persistentvolumes", "storageclass/fast", "storageclasses"],
+            "leases, persistentvolumeclaims, persistentvolumes, storageclass/fast, storageclasses",
+        ),
+        (
+            "s1 an attachment leads to its node; the volume may be on a second one",
+            &of_attachment,
+            seen([attachment("a", true), volume(rwo)]),
+            "csidriver/d, csinode/a, node/a, pods on a, pv/pv1, pvc/shop/data, va on a, volumeattachments",
+        ),
+        (
+            "while it goes, to those who wait",
+            &of_attachment,
+            seen([made(attachment("a", true), "deletionTimestamp", "1970-01-02T00:00:00Z"), volume(rwo)]),
+            "csidriver/d, csinode/a, leases, node/a, pods in shop, pods on a, pv/pv1, pvc/shop/data, \
+             va on a, volumeattachments",
         ),
     ];
     for (name, subject, seen, expected) in cases {
-        let mut expected = expected.to_vec();
         // Whether a program is there, its lease and its driver tell together.
-        if expected.contains(&"leases") {
-            expected.push("csidrivers");
-            expected.sort_unstable();
-        }
+        let expected = expected.replace("leases", "csidrivers, leases");
+        let mut expected: Vec<&str> = expected.split(", ").collect();
+        expected.sort_unstable();
         assert_eq!(reads(subject, &seen), expected, "{name}");
     }
-}
-
-#[test]
-fn an_attachment_leads_to_its_node_and_while_it_goes_to_those_who_wait() {
-    let name = VolumeId::csi(&"d".into(), "h").attachment_name(&"a".into());
-    let subject = format!("va/{name}");
-    let mut going = attachment("a", true);
-    going["metadata"]["deletionTimestamp"] = json!("1970-01-02T00:00:00Z");
-    // It may be on a second node (S1).
-    let common = [
-        "csidriver/d",
-        "csinode/a",
-        "node/a",
-        "pods on a",
-        "pv/pv1",
-        "pvc/shop/data",
-        "va on a",
-        "volumeattachments",
-    ];
-    assert_eq!(reads(&subject, &seen([attachment("a", true), volume("ReadWriteOnce")])), common);
-    let mut expected = common.to_vec();
-    expected.extend(["csidrivers", "leases", "pods in shop"]);
-    expected.sort_unstable();
-    assert_eq!(reads(&subject, &seen([going, volume("ReadWriteOnce")])), expected);
 }
 
 #[test]

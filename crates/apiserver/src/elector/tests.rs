@@ -96,6 +96,17 @@ impl Server {
         });
     }
 
+    fn lease(&self) -> Value {
+        self.with(|store| store.lease.clone()).unwrap()
+    }
+
+    /// Another client changes the lease.
+    fn edit(&self, change: impl FnOnce(&mut Value)) {
+        let mut lease = self.lease();
+        change(&mut lease);
+        self.with(|store| store.store(lease));
+    }
+
     fn set(&self, mood: Mood) {
         self.with(|store| store.mood = mood);
     }
@@ -248,9 +259,27 @@ impl Running {
             .expect("not the leader in time");
     }
 
+    async fn released(self) {
+        self.release.cancel();
+        self.end().await.unwrap();
+    }
+
     async fn end(self) -> Result<(), ElectionError> {
         timeout(Duration::from_mins(1), self.task).await.expect("still running").unwrap()
     }
+}
+
+/// A server, and who leads there.
+async fn led() -> (Server, Running) {
+    let server = Server::default();
+    let leader = start(&server, "a", async {});
+    leader.wins_within(FIRST + 1).await;
+    (server, leader)
+}
+
+/// How the term ends of who finds another on its lease.
+fn taken(holder: &str) -> ElectionError {
+    ElectionError::Taken { lease: "kube-system/mooring".to_owned(), holder: holder.to_owned() }
 }
 
 async fn seconds(seconds: u64) {
@@ -259,9 +288,7 @@ async fn seconds(seconds: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn creates_renews_without_reading_and_releases() {
-    let server = Server::default();
-    let running = start(&server, "a", async {});
-    running.wins_within(FIRST + 1).await;
+    let (server, running) = led().await;
     assert_eq!((server.holder().as_str(), running.view.borrow().leading), ("a", true));
     seconds(9).await;
     let log = server.log();
@@ -273,7 +300,7 @@ async fn creates_renews_without_reading_and_releases() {
     let leadership = running.leadership.clone();
     running.end().await.unwrap();
     assert!(!leadership.may_write(Instant::now()));
-    let spec = server.with(|store| store.lease.clone()).unwrap()["spec"].clone();
+    let spec = server.lease()["spec"].clone();
     assert_eq!((&spec["holderIdentity"], &spec["leaseDurationSeconds"]), (&json!(""), &json!(1)));
 }
 
@@ -335,8 +362,7 @@ async fn m2_l14_who_has_not_listed_everything_does_not_stand() {
     // A warm one beside it.
     let warm = start(&server, "warm", async {});
     warm.wins_within(FIRST + 1).await;
-    warm.release.cancel();
-    warm.end().await.unwrap();
+    warm.released().await;
     seconds(600).await;
     assert_eq!(server.holder(), "");
     sync.send(()).unwrap();
@@ -345,9 +371,7 @@ async fn m2_l14_who_has_not_listed_everything_does_not_stand() {
 
 #[tokio::test(start_paused = true)]
 async fn m2_s14_who_waits_for_the_fence_does_not_stand_and_tells_since_when_the_lease_is_free() {
-    let server = Server::default();
-    let leader = start(&server, "a", async {});
-    leader.wins_within(FIRST + 1).await;
+    let (server, leader) = led().await;
     let (leadership, proven) = (Leadership::new(Term::None), CancellationToken::new());
     let shared = Surroundings { fenced: Some(proven.clone()), ..Surroundings::default() };
     let elector = server.elector("b", &leadership, TIMING, shared);
@@ -358,8 +382,7 @@ async fn m2_s14_who_waits_for_the_fence_does_not_stand_and_tells_since_when_the_
     let seen = view.borrow().clone();
     assert_eq!((seen.fitness, seen.free_since, seen.holder), expected);
 
-    leader.release.cancel();
-    leader.end().await.unwrap();
+    leader.released().await;
     seconds(600).await;
     let free = view.borrow().free_since.expect("it is free").elapsed();
     assert!((590..600).contains(&free.as_secs()), "{free:?}");
@@ -370,9 +393,7 @@ async fn m2_s14_who_waits_for_the_fence_does_not_stand_and_tells_since_when_the_
 
 #[tokio::test(start_paused = true)]
 async fn m2_a_blind_leader_goes_on_unless_another_sees() {
-    let server = Server::default();
-    let first = start(&server, "a", async {});
-    first.wins_within(FIRST + 1).await;
+    let (server, first) = led().await;
     // Without another replica, and with one that sees no more.
     first.sight.set(Some(Instant::now()));
     seconds(600).await;
@@ -392,15 +413,13 @@ async fn m2_a_blind_leader_goes_on_unless_another_sees() {
     );
     // Nothing of that is left on the lease.
     seconds(3).await;
-    let lease = server.with(|store| store.lease.clone()).unwrap();
+    let lease = server.lease();
     assert_eq!(lease["metadata"]["annotations"], json!({}));
 }
 
 #[tokio::test(start_paused = true)]
 async fn m2_a_blink_is_not_blindness() {
-    let server = Server::default();
-    let first = start(&server, "a", async {});
-    first.wins_within(FIRST + 1).await;
+    let (server, first) = led().await;
     let second = start(&server, "b", async {});
     first.sight.set(Some(Instant::now()));
     seconds(115).await;
@@ -408,7 +427,7 @@ async fn m2_a_blink_is_not_blindness() {
     seconds(600).await;
     assert!(first.leads() && !second.leads());
     assert_eq!(first.view.borrow().fitness, Some(Fitness::Fit));
-    assert!(server.with(|store| store.lease.clone()).unwrap()["metadata"].get("annotations").is_none());
+    assert!(server.lease()["metadata"].get("annotations").is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -425,24 +444,19 @@ async fn m2_who_sees_goes_before_who_is_blind() {
 
 #[tokio::test(start_paused = true)]
 async fn m5_a_slow_lease_is_kept() {
-    let server = Server::default();
-    let running = start(&server, "a", async {});
-    running.wins_within(FIRST + 1).await;
+    let (server, running) = led().await;
     server.set(Mood::Slow);
     seconds(120).await;
     assert!(running.leads());
     // And won, as by client-go.
-    running.release.cancel();
-    running.end().await.unwrap();
+    running.released().await;
     start(&server, "b", async {}).wins_within(20).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn s36_writes_stop_at_the_deadline_of_the_last_renewal_that_succeeded() {
     for mood in [Mood::Failing, Mood::Silent, Mood::Vain] {
-        let server = Server::default();
-        let running = start(&server, "a", async {});
-        running.wins_within(FIRST + 1).await;
+        let (server, running) = led().await;
         // Just after the renewal at 2 s.
         sleep(Duration::from_millis(2_100)).await;
         server.set(mood);
@@ -459,9 +473,7 @@ async fn s36_writes_stop_at_the_deadline_of_the_last_renewal_that_succeeded() {
 #[tokio::test(start_paused = true)]
 async fn a_short_outage_ends_no_term() {
     for mood in [Mood::Failing, Mood::Silent, Mood::Vain] {
-        let server = Server::default();
-        let running = start(&server, "a", async {});
-        running.wins_within(FIRST + 1).await;
+        let (server, running) = led().await;
         server.set(mood);
         seconds(7).await;
         server.set(Mood::Well);
@@ -473,15 +485,10 @@ async fn a_short_outage_ends_no_term() {
 
 #[tokio::test(start_paused = true)]
 async fn a_conflict_is_no_loss_while_the_lease_is_ours() {
-    let server = Server::default();
-    let running = start(&server, "a", async {});
-    running.wins_within(FIRST + 1).await;
+    let (server, running) = led().await;
     server.log();
     // A user labels the lease.
-    server.with(|store| {
-        let lease = store.lease.clone().unwrap();
-        store.store(lease)
-    });
+    server.edit(|_| ());
     seconds(3).await;
     assert_eq!(server.log(), ["PUT", "GET", "PUT"]);
     assert!(running.leads());
@@ -490,15 +497,11 @@ async fn a_conflict_is_no_loss_while_the_lease_is_ours() {
 #[tokio::test(start_paused = true)]
 async fn another_name_on_the_lease_ends_the_term_at_once() {
     for holder in ["b", ""] {
-        let server = Server::default();
-        let running = start(&server, "a", async {});
-        running.wins_within(FIRST + 1).await;
+        let (server, running) = led().await;
         server.put(holder, "2099-01-01T00:00:00Z");
         seconds(3).await;
         assert!(!running.leads());
-        let expected =
-            ElectionError::Taken { lease: "kube-system/mooring".to_owned(), holder: holder.to_owned() };
-        assert_eq!(running.end().await, Err(expected));
+        assert_eq!(running.end().await, Err(taken(holder)));
         assert_eq!(server.holder(), holder, "a lost lease is not released");
     }
 }
@@ -513,7 +516,7 @@ async fn l14_takes_over_after_the_lease_has_not_moved_for_its_duration() {
     assert_eq!((server.holder().as_str(), running.leads()), ("b", false));
     running.wins_within(6).await;
     assert_eq!(server.holder(), "a");
-    assert_eq!(server.with(|store| store.lease.clone()).unwrap()["spec"]["leaseTransitions"], json!(1));
+    assert_eq!(server.lease()["spec"]["leaseTransitions"], json!(1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -534,24 +537,19 @@ async fn a_standby_outlasts_any_outage_and_says_why_it_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn of_two_one_leads_and_the_other_follows_its_release() {
-    let server = Server::default();
-    let first = start(&server, "a", async {});
-    first.wins_within(FIRST + 1).await;
+    let (server, first) = led().await;
     let second = start(&server, "b", async {});
     seconds(600).await;
     assert!(first.leads() && !second.leads());
     assert_eq!(second.view.borrow().holder, "a");
-    first.release.cancel();
-    first.end().await.unwrap();
+    first.released().await;
     second.wins_within(5).await;
     assert_eq!(server.holder(), "b");
 }
 
 #[tokio::test(start_paused = true)]
 async fn e9_a_leader_that_was_stopped_does_not_ask_again() {
-    let server = Server::default();
-    let running = start(&server, "a", async {});
-    running.wins_within(FIRST + 1).await;
+    let (server, running) = led().await;
     server.log();
     // The process' clock jumps while none of its tasks runs.
     tokio::time::advance(Duration::from_secs(20)).await;
@@ -566,7 +564,6 @@ async fn a_standby_ends_when_told_to() {
     server.put("b", "2099-01-01T00:00:00Z");
     let running = start(&server, "a", async {});
     seconds(5).await;
-    running.release.cancel();
-    running.end().await.unwrap();
+    running.released().await;
     assert_eq!(server.holder(), "b");
 }

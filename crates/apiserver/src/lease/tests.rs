@@ -9,6 +9,9 @@ const TIMING: Timing = Timing {
     retry_period: Duration::from_secs(2),
 };
 
+/// Long past by the wall clock.
+const OLD: &str = "1999-01-01T00:00:00.000000Z";
+
 fn lease(holder: &str, renew_time: &str) -> Value {
     json!({
         "metadata": { "name": "mooring", "resourceVersion": "7", "labels": { "team": "storage" } },
@@ -33,18 +36,35 @@ fn wall() -> Timestamp {
     "2026-01-02T03:04:05.000678Z".parse().unwrap()
 }
 
-/// One look at the lease: seconds since start, and what was read.
-type Look = (u64, Option<Value>);
-
-fn judge(name: &str, looks: Vec<Look>, now: u64, expected: &Action) {
-    let start = Instant::now();
-    let mut observed = None;
-    for (seconds, object) in looks {
-        let at = start + Duration::from_secs(seconds);
-        observed = Some(Observed::update(observed.as_ref(), object, at));
+/// What was read: whose lease, when it was renewed by the wall clock if not long ago, or what else.
+fn read(words: &str) -> Option<Value> {
+    match (words, words.strip_suffix(" in 2099")) {
+        ("absent", _) => None,
+        ("given up", _) => Some(given_up(OLD)),
+        ("blank", _) => Some(lease("", OLD)),
+        (_, Some(holder)) => Some(lease(holder, "2099-01-01T00:00:00.000000Z")),
+        (holder, None) => Some(lease(holder, OLD)),
     }
-    let action = evaluate(&observed.unwrap(), start + Duration::from_secs(now), "me", &TIMING, Fitness::Fit);
-    assert_eq!(action, *expected, "{name}");
+}
+
+/// Rows: a name; what was read in which second since start; the second in which it is judged; the action.
+fn judge<const ROWS: usize>(rows: [(&str, &str, u64, Action); ROWS]) {
+    let start = Instant::now();
+    for (name, looks, now, expected) in rows {
+        let mut observed = None;
+        for look in looks.split(", ") {
+            let (seconds, words) = look.split_once(' ').unwrap();
+            let at = start + Duration::from_secs(seconds.parse().unwrap());
+            observed = Some(Observed::update(observed.as_ref(), read(words), at));
+        }
+        let now = start + Duration::from_secs(now);
+        assert_eq!(evaluate(&observed.unwrap(), now, "me", &TIMING, Fitness::Fit), expected, "{name}");
+    }
+}
+
+/// Our own, seen now.
+fn ours() -> Observed {
+    Observed::update(None, Some(lease("me", OLD)), Instant::now())
 }
 
 fn wait(holder: &str) -> Action {
@@ -57,116 +77,51 @@ fn take(from: &str) -> Action {
 
 #[test]
 fn who_may_lead() {
-    let old = "1999-01-01T00:00:00.000000Z";
-    let future = "2099-01-01T00:00:00.000000Z";
-    let cases: Vec<(&str, Vec<Look>, u64, Action)> = vec![
-        ("absent: perhaps deleted a moment ago, and its holder leads on", vec![(0, None)], 14, wait("")),
-        ("absent for as long as a lease lasts: create", vec![(0, None), (9, None)], 15, Action::Create),
-        ("ours: renew", vec![(0, Some(lease("me", old)))], 0, Action::Renew),
-        ("ours after a restart, expired: renew", vec![(0, Some(lease("me", old)))], 60, Action::Renew),
-        ("given up: take", vec![(0, Some(given_up(old)))], 0, take("")),
+    judge([
+        ("absent: perhaps deleted a moment ago, and its holder leads on", "0 absent", 14, wait("")),
+        ("absent for as long as a lease lasts: create", "0 absent, 9 absent", 15, Action::Create),
+        ("ours: renew", "0 me", 0, Action::Renew),
+        ("ours after a restart, expired: renew", "0 me", 60, Action::Renew),
+        ("given up: take", "0 given up", 0, take("")),
         (
-            "first look, renewTime long past by the wall clock: wait, we saw it change just now",
-            vec![(0, Some(lease("other", old)))],
+            "first look, long past by the wall clock: wait, we saw it change just now",
+            "0 other",
             0,
             wait("other"),
         ),
-        ("just before expiry", vec![(0, Some(lease("other", old)))], 14, wait("other")),
-        (
-            "expired, although renewTime lies in the future",
-            vec![(0, Some(lease("other", future)))],
-            15,
-            take("other"),
-        ),
-        (
-            "looking again does not prolong it",
-            vec![(0, Some(lease("other", old))), (10, Some(lease("other", old)))],
-            15,
-            take("other"),
-        ),
-        (
-            "a renewal does",
-            vec![(0, Some(lease("other", old))), (10, Some(lease("other", future)))],
-            24,
-            wait("other"),
-        ),
+        ("just before expiry", "0 other", 14, wait("other")),
+        ("expired, although renewTime lies in the future", "0 other in 2099", 15, take("other")),
+        ("looking again does not prolong it", "0 other, 10 other", 15, take("other")),
+        ("a renewal does", "0 other, 10 other in 2099", 24, wait("other")),
         (
             "a renewal by a holder whose clock went back does, too",
-            vec![(0, Some(lease("other", future))), (10, Some(lease("other", old)))],
+            "0 other in 2099, 10 other",
             24,
             wait("other"),
         ),
-        (
-            "lost to another",
-            vec![(0, Some(lease("me", old))), (10, Some(lease("other", future)))],
-            10,
-            wait("other"),
-        ),
-    ];
-    for (name, looks, now, expected) in cases {
-        judge(name, looks, now, &expected);
-    }
+        ("lost to another", "0 me, 10 other in 2099", 10, wait("other")),
+    ]);
 }
 
 #[test]
 fn s10_a_lease_that_was_deleted_or_blanked_is_left_to_its_holder_for_a_whole_lease() {
-    let old = "1999-01-01T00:00:00.000000Z";
-    let future = "2099-01-01T00:00:00.000000Z";
-    let cases: Vec<(&str, Vec<Look>, u64, Action)> = vec![
-        ("blanked by hand: its holder does not know yet", vec![(0, Some(lease("", old)))], 14, wait("")),
-        ("blanked long ago: take", vec![(0, Some(lease("", old)))], 15, take("")),
-        (
-            "blanked by hand while another held it",
-            vec![(0, Some(lease("other", old))), (1, Some(lease("", old)))],
-            15,
-            wait(""),
-        ),
-        (
-            "blanked by hand, then deleted",
-            vec![(0, Some(lease("other", old))), (1, Some(lease("", old))), (2, None)],
-            16,
-            wait(""),
-        ),
-        (
-            "blanked by hand while another held it, whose time is over",
-            vec![(0, Some(lease("other", old))), (1, Some(lease("", old)))],
-            16,
-            take(""),
-        ),
-        (
-            "blanked by hand while it was ours: lost",
-            vec![(0, Some(lease("me", old))), (1, Some(lease("", old)))],
-            1,
-            wait(""),
-        ),
-        (
-            "deleted: its holder does not know yet",
-            vec![(0, Some(lease("other", old))), (1, None)],
-            15,
-            wait(""),
-        ),
+    judge([
+        ("blanked by hand: its holder does not know yet", "0 blank", 14, wait("")),
+        ("blanked long ago: take", "0 blank", 15, take("")),
+        ("blanked by hand while another held it", "0 other, 1 blank", 15, wait("")),
+        ("blanked by hand, then deleted", "0 other, 1 blank, 2 absent", 16, wait("")),
+        ("blanked by hand while another held it, whose time is over", "0 other, 1 blank", 16, take("")),
+        ("blanked by hand while it was ours: lost", "0 me, 1 blank", 1, wait("")),
+        ("deleted: its holder does not know yet", "0 other, 1 absent", 15, wait("")),
         (
             "deleted, looked at again, and its holder's time is over: create",
-            vec![(0, Some(lease("other", old))), (1, None), (9, None)],
+            "0 other, 1 absent, 9 absent",
             16,
             Action::Create,
         ),
-        (
-            "deleted after it was given up: another may have led since",
-            vec![(0, Some(given_up(old))), (1, None)],
-            15,
-            wait(""),
-        ),
-        (
-            "deleted and created by a third",
-            vec![(0, Some(lease("other", old))), (1, None), (2, Some(lease("third", future)))],
-            16,
-            wait("third"),
-        ),
-    ];
-    for (name, looks, now, expected) in cases {
-        judge(name, looks, now, &expected);
-    }
+        ("deleted after it was given up: another may have led since", "0 given up, 1 absent", 15, wait("")),
+        ("deleted and created by a third", "0 other, 1 absent, 2 third in 2099", 16, wait("third")),
+    ]);
 }
 
 #[test]
@@ -174,7 +129,7 @@ fn s36_the_holders_own_duration_counts_if_it_is_longer_and_not_what_a_person_mak
     let start = Instant::now();
     // what the record says, from when on the lease is free
     for (recorded, free) in [(1, 15), (14, 15), (40, 40)] {
-        let mut edited = lease("other", "1999-01-01T00:00:00.000000Z");
+        let mut edited = lease("other", OLD);
         let observed = Observed::update(None, Some(edited.clone()), start);
         edited["spec"]["leaseDurationSeconds"] = json!(recorded);
         let at = |seconds| start + Duration::from_secs(seconds);
@@ -189,7 +144,7 @@ fn s36_the_holders_own_duration_counts_if_it_is_longer_and_not_what_a_person_mak
 
 #[test]
 fn a_renewal_changes_nothing_but_its_time() {
-    let observed = Observed::update(None, Some(lease("me", "1999-01-01T00:00:00.000000Z")), Instant::now());
+    let observed = ours();
     let mut expected = lease("me", "2026-01-02T03:04:05.000678Z");
     assert_eq!(renewal(&observed, "me", &TIMING, Notes::default(), wall()), Some(expected.clone()));
 
@@ -202,8 +157,7 @@ fn a_renewal_changes_nothing_but_its_time() {
 
 #[test]
 fn a_renewal_is_a_change_although_the_wall_clock_stands_still() {
-    let mut observed =
-        Observed::update(None, Some(lease("me", "1999-01-01T00:00:00.000000Z")), Instant::now());
+    let mut observed = ours();
     let mut times = Vec::new();
     for _ in 0..4 {
         let body = renewal(&observed, "me", &TIMING, Notes::default(), wall()).unwrap();
@@ -215,7 +169,7 @@ fn a_renewal_is_a_change_although_the_wall_clock_stands_still() {
 
 #[test]
 fn a_release_leaves_nobody_and_only_gives_up_what_is_ours() {
-    let observed = Observed::update(None, Some(lease("me", "1999-01-01T00:00:00.000000Z")), Instant::now());
+    let observed = ours();
     let body = released(&observed, "me", Notes::default(), wall()).unwrap();
     assert_eq!(body["spec"]["holderIdentity"], json!(""));
     assert_eq!(body["spec"]["leaseDurationSeconds"], json!(1));
@@ -228,10 +182,7 @@ fn a_release_leaves_nobody_and_only_gives_up_what_is_ours() {
 fn a_lease_without_a_spec_can_be_taken() {
     let start = Instant::now();
     let observed = Observed::update(None, Some(json!({"metadata": {"name": "mooring"}})), start);
-    assert_eq!(
-        evaluate(&observed, start + TIMING.lease_duration, "me", &TIMING, Fitness::Fit),
-        Action::TakeOver { from: String::new() }
-    );
+    assert_eq!(evaluate(&observed, start + TIMING.lease_duration, "me", &TIMING, Fitness::Fit), take(""));
     let body = renewal(&observed, "me", &TIMING, Notes::default(), wall()).unwrap();
     assert_eq!(body["spec"]["holderIdentity"], json!("me"));
     assert_eq!(body["spec"]["leaseTransitions"], json!(1));
@@ -241,17 +192,15 @@ fn a_lease_without_a_spec_can_be_taken() {
 fn m2_who_is_not_fit_leaves_the_lease_to_others() {
     let start = Instant::now();
     let aside = Action::StandAside;
-    let take = |from: &str| Action::TakeOver { from: from.to_owned() };
-    let old = "1999-01-01T00:00:00.000000Z";
     // the lease, seconds since it was seen, what one does that has not seen what there is or no fence, and a blind one
     let cases = [
-        (None, 15, Action::StandAside, Action::StandAside),
+        (None, 15, aside.clone(), aside.clone()),
         (None, 30, aside.clone(), Action::Create),
-        (Some(given_up(old)), 14, aside.clone(), aside.clone()),
-        (Some(given_up(old)), 15, aside.clone(), take("")),
-        (Some(lease("other", old)), 15, aside.clone(), aside.clone()),
-        (Some(lease("other", old)), 30, aside.clone(), take("other")),
-        (Some(lease("me", old)), 0, Action::Renew, Action::Renew),
+        (Some(given_up(OLD)), 14, aside.clone(), aside.clone()),
+        (Some(given_up(OLD)), 15, aside.clone(), take("")),
+        (Some(lease("other", OLD)), 15, aside.clone(), aside.clone()),
+        (Some(lease("other", OLD)), 30, aside.clone(), take("other")),
+        (Some(lease("me", OLD)), 0, Action::Renew, Action::Renew),
     ];
     for (object, seconds, unready, blind) in cases {
         let observed = Observed::update(None, object.clone(), start);
@@ -267,7 +216,7 @@ fn m2_who_is_not_fit_leaves_the_lease_to_others() {
 fn e11_m2_notes_come_and_go_and_leave_others_alone() {
     let now = Instant::now();
     let see = |object: &Value| Observed::update(None, Some(object.clone()), now);
-    let mut object = lease("me", "1999-01-01T00:00:00.000000Z");
+    let mut object = lease("me", OLD);
     object["metadata"]["annotations"] = json!({ "team": "storage" });
     let plain = object["metadata"]["annotations"].clone();
     let renew = |object: &Value, identity: &str, notes| {
@@ -332,7 +281,7 @@ fn s6_what_is_told_a_successor_is_of_the_last_term_or_proves_nothing() {
         for_successor: text.map(|text| (NOTE, Arc::from(text))),
         ..Notes::default()
     };
-    let object = lease("me", "1999-01-01T00:00:00.000000Z");
+    let object = lease("me", OLD);
     assert_eq!(see(&object).told(NOTE, wall()), None);
     let renewed = renewal(&see(&object), "me", &TIMING, tells(Some("a b")), wall()).unwrap();
     assert_eq!(see(&renewed).told(NOTE, wall()), Some("a b"));

@@ -187,17 +187,14 @@ impl ActualState {
     /// Whether the end of the volume's attachment, which no pod needs, would take another volume from the node: the
     /// PersistentVolume that it names leads to that one now, which is attached or mounted there, too, and a driver goes by that
     /// name. In a circle of such volumes only what is `wanted` or in use is kept, so that none waits for itself. While there is
-    /// no such PersistentVolume, one that comes may lead to any that had the name: those wanted or in use are kept. Of two in
-    /// use, as on a node that is off, neither waits for the other. What it leads to and what it led to `unlabelled` is one disk,
-    /// which the end of each takes: of these, too, those wanted or in use are kept.
+    /// no such PersistentVolume, one that comes may lead to any that had the name: those wanted or in use are kept, as are those that
+    /// are [one disk](VolumeId::is_one_disk) with it, which the end of each takes. Of two in use, as on a node that is off, neither
+    /// waits for the other.
     pub(crate) fn is_beside_another(
         &self,
         volume: &VolumeId,
         node: &NodeName,
-        (leads_to, unlabelled): (
-            impl Fn(&VolumeName) -> Option<VolumeId>,
-            impl Fn(&VolumeName) -> Option<VolumeId>,
-        ),
+        leads_to: impl Fn(&VolumeName) -> Option<VolumeId>,
         wanted: impl Fn(&VolumeId) -> bool,
     ) -> bool {
         let Some(this) = self.node_volume(volume, node) else { return false };
@@ -208,22 +205,21 @@ impl ActualState {
         let is_there = |it: &NodeVolume, is_wanted: bool| {
             it.attachment().is_some() || it.may_be_made_by_us() || it.is_mounted(is_wanted)
         };
-        let (current, earlier) = (leads_to(&source), unlabelled(&source));
-        let is_one_disk = |it: &VolumeId| [&current, &earlier].into_iter().flatten().any(|one| one == it);
-        let is_labelled = earlier.is_some() && is_one_disk(volume);
-        if let Some(other) = current.clone().filter(|_| !is_labelled) {
+        let current = leads_to(&source);
+        if let Some((other, it)) = current.as_ref().and_then(|other| Some((other, on_node(other)?))) {
             let next = |of: &VolumeId| leads_to(&source_of(self.node_volume(of, node)?)?);
             let is_circle =
                 || iter::successors(Some(other.clone()), next).take(LONGEST_CIRCLE).any(|it| it == *volume);
-            let is_wanted = wanted(&other);
-            return on_node(&other)
-                .is_some_and(|it| is_there(it, is_wanted) && (is_wanted || is_used(it) || !is_circle()));
+            let is_wanted = wanted(other);
+            if is_there(it, is_wanted) && (is_wanted || is_used(it) || !is_circle()) {
+                return true;
+            }
         }
         let mut others =
             self.of_source(&source, node).chain(self.second_volumes_of(&volume.attachment_name(node)));
         others.any(|other| {
             let is_kept = |it: &NodeVolume| is_used(it) || wanted(&other) && is_there(it, true);
-            (!is_labelled || is_one_disk(&other)) && on_node(&other).is_some_and(is_kept)
+            (current.is_none() || volume.is_one_disk(&other)) && on_node(&other).is_some_and(is_kept)
         })
     }
 

@@ -11,6 +11,8 @@ use derive_more::{Debug, Display};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+/// The driver of GCE disks.
+const GCE_DISKS: &str = "pd.csi.storage.gke.io";
 const CSI_PREFIX: &str = "kubernetes.io/csi/";
 const ISCSI_PREFIX: &str = "kubernetes.io/iscsi/";
 const FC_PREFIX: &str = "kubernetes.io/fc/";
@@ -87,12 +89,28 @@ impl VolumeId {
         self.0.strip_prefix(CSI_PREFIX).and_then(|rest| rest.split_once('^')).unwrap_or_default()
     }
 
+    /// Whether the two are one disk for all that their handles say: that of a GCE disk has the zone in it if the labels of its
+    /// PersistentVolume name one, and the project if that is a CSI volume.
+    pub(in crate::attach_detach) fn is_one_disk(&self, other: &Self) -> bool {
+        let disk = |it| match Self::driver_and_handle(it) {
+            (GCE_DISKS, handle) => handle.rsplit_once("/disks/"),
+            _ => None,
+        };
+        disk(self).zip(disk(other)).is_some_and(|((_, one), (_, other))| one == other)
+    }
+
     /// The name of the VolumeAttachment that attaches this volume to a node: `csi-` and the hex
     /// SHA-256 of handle, driver and node without separators. Means something for CSI volumes only.
     pub fn attachment_name(&self, node: &NodeName) -> AttachmentName {
         let (driver, handle) = self.driver_and_handle();
         AttachmentName::from(hashed("csi-", &[handle, driver, node.as_str()]))
     }
+}
+
+/// Whether the name is one that mooring, or KCM, gives to a VolumeAttachment.
+pub(in crate::attach_detach) fn is_computed(name: &AttachmentName) -> bool {
+    let is_hash = |hash: &str| hash.len() == 64 && hash.bytes().all(|it| it.is_ascii_hexdigit());
+    name.as_str().strip_prefix("csi-").is_some_and(is_hash)
 }
 
 /// The prefix and the hex SHA-256 of all parts together.

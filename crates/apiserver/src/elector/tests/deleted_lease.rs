@@ -4,9 +4,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn s10_who_never_saw_the_lease_leaves_a_holder_the_time_to_make_it_anew() {
-    let server = Server::default();
-    let leader = start(&server, "a", async {});
-    leader.wins_within(FIRST + 1).await;
+    let (server, leader) = led().await;
     // A user deletes the lease while another replica starts, and the API server does not take it at once.
     server.with(|store| (store.lease, store.refuses_creation) = (None, true));
     let newcomer = start(&server, "b", async {});
@@ -49,9 +47,7 @@ async fn m8_a_deleted_lease_is_not_taken_while_its_holder_may_lead() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_cannot_be_made_anew_at_first_is_made_later() {
-    let server = Server::default();
-    let running = start(&server, "a", async {});
-    running.wins_within(FIRST + 1).await;
+    let (server, running) = led().await;
     server.with(|store| (store.lease, store.refuses_creation) = (None, true));
     seconds(5).await;
     server.with(|store| store.refuses_creation = false);
@@ -61,22 +57,17 @@ async fn a_lease_that_cannot_be_made_anew_at_first_is_made_later() {
 
 #[tokio::test(start_paused = true)]
 async fn who_could_not_make_the_lease_anew_sees_who_did() {
-    let server = Server::default();
-    let running = start(&server, "a", async {});
-    running.wins_within(FIRST + 1).await;
+    let (server, running) = led().await;
     server.with(|store| (store.lease, store.refuses_creation) = (None, true));
     seconds(3).await;
     server.put("b", "2099-01-01T00:00:00Z");
     seconds(3).await;
-    let expected = ElectionError::Taken { lease: "kube-system/mooring".to_owned(), holder: "b".to_owned() };
-    assert_eq!(running.end().await, Err(expected));
+    assert_eq!(running.end().await, Err(taken("b")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deleted_lease_is_created_anew() {
-    let server = Server::default();
-    let running = start(&server, "a", async {});
-    running.wins_within(FIRST + 1).await;
+    let (server, running) = led().await;
     server.with(|store| store.lease = None);
     seconds(3).await;
     assert_eq!((server.holder().as_str(), running.leads()), ("a", true));
@@ -85,30 +76,22 @@ async fn a_deleted_lease_is_created_anew() {
 /// The leader lives, and knows of nothing before it next renews.
 #[tokio::test(start_paused = true)]
 async fn s36_a_lease_that_a_person_shortens_is_not_taken_while_its_holder_may_lead() {
-    let server = Server::default();
-    let leader = start(&server, "a", async {});
-    leader.wins_within(FIRST + 1).await;
+    let (server, leader) = led().await;
     let standby = start(&server, "b", async {});
     seconds(5).await;
-    server.with(|store| {
-        let mut lease = store.lease.clone().unwrap();
-        lease["spec"]["leaseDurationSeconds"] = json!(1);
-        store.store(lease);
-    });
+    server.edit(|lease| lease["spec"]["leaseDurationSeconds"] = json!(1));
     seconds(60).await;
     assert_eq!((server.holder().as_str(), leader.leads(), standby.leads()), ("a", true, false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn s37_a_leader_that_slept_does_not_make_a_deleted_lease_anew() {
-    let server = Server::default();
-    let running = start(&server, "a", async {});
-    running.wins_within(FIRST + 1).await;
+    let (server, running) = led().await;
     // Another led meanwhile, and its lease was deleted.
     SLEPT.set(3_600);
     server.with(|store| store.lease = None);
     seconds(3).await;
-    let expected = ElectionError::Taken { lease: "kube-system/mooring".to_owned(), holder: String::new() };
+    let expected = taken("");
     assert_eq!((server.holder(), running.end().await), ("absent".to_owned(), Err(expected)));
 }
 

@@ -4,23 +4,18 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn e11_a_lease_that_goes_back_in_time_begins_a_grace_that_successors_keep() {
-    let server = Server::default();
-    let first = start(&server, "a", async {});
-    first.wins_within(FIRST + 1).await;
+    let (server, first) = led().await;
     seconds(20).await;
     assert_eq!(first.grace.left(Instant::now()), None);
     // A backup from before the last renewals.
-    server.with(|store| {
-        store.revision -= 4;
-        let lease = store.lease.clone().unwrap();
-        store.store(lease);
-    });
+    server.with(|store| store.revision -= 4);
+    server.edit(|_| ());
     seconds(5).await;
     assert!(first.leads());
     let left = first.grace.left(Instant::now()).unwrap();
     assert!(left > Duration::from_secs(290), "{left:?}");
     let note = |server: &Server| {
-        let lease = server.with(|store| store.lease.clone()).unwrap();
+        let lease = server.lease();
         lease["metadata"]["annotations"][lease::note::RESTORE_GRACE]
             .as_str()
             .map(|text| text.parse::<u64>().unwrap())
@@ -29,8 +24,7 @@ async fn e11_a_lease_that_goes_back_in_time_begins_a_grace_that_successors_keep(
 
     // A replica that was started since then, and saw nothing.
     seconds(100).await;
-    first.release.cancel();
-    first.end().await.unwrap();
+    first.released().await;
     let second = start(&server, "b", async {});
     second.wins_within(5).await;
     let left = second.grace.left(Instant::now()).unwrap().as_secs();
@@ -42,9 +36,7 @@ async fn e11_a_lease_that_goes_back_in_time_begins_a_grace_that_successors_keep(
 
 #[tokio::test(start_paused = true)]
 async fn e11_a_lease_that_a_backup_lacks_is_made_anew_and_begins_a_grace() {
-    let server = Server::default();
-    let leader = start(&server, "a", async {});
-    leader.wins_within(FIRST + 1).await;
+    let (server, leader) = led().await;
     seconds(20).await;
     server.with(|store| {
         store.revision -= 4;
@@ -56,9 +48,7 @@ async fn e11_a_lease_that_a_backup_lacks_is_made_anew_and_begins_a_grace() {
 
 #[tokio::test(start_paused = true)]
 async fn e11_a_standby_that_saw_a_restore_tells_the_leader() {
-    let server = Server::default();
-    let leader = start(&server, "a", async {});
-    leader.wins_within(FIRST + 1).await;
+    let (server, leader) = led().await;
     let standby = start(&server, "b", async {});
     seconds(3).await;
     standby.grace.begin(Instant::now());
@@ -78,11 +68,7 @@ async fn e11_a_grace_ends_for_two_replicas_that_look_often() {
     let standby = begin("b");
     leader.grace.begin(Instant::now());
     let label = |count: u64| {
-        server.with(|store| {
-            let mut lease = store.lease.clone().unwrap();
-            lease["metadata"]["labels"] = json!({ "count": count.to_string() });
-            store.store(lease);
-        });
+        server.edit(|lease| lease["metadata"]["labels"] = json!({ "count": count.to_string() }));
     };
     for count in 0..900 {
         label(count);
@@ -90,6 +76,6 @@ async fn e11_a_grace_ends_for_two_replicas_that_look_often() {
     }
     let left = [&leader, &standby].map(|replica| replica.grace.left(Instant::now()));
     assert_eq!(left, [None, None]);
-    let lease = server.with(|store| store.lease.clone()).unwrap();
+    let lease = server.lease();
     assert_eq!(lease["metadata"]["annotations"], json!({}));
 }

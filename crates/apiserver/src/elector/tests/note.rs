@@ -5,15 +5,13 @@ use k8s_openapi::jiff::Timestamp;
 use super::*;
 
 fn on_lease(server: &Server) -> Option<String> {
-    let lease = server.with(|store| store.lease.clone()).unwrap();
+    let lease = server.lease();
     lease["metadata"]["annotations"][NOTE].as_str().map(str::to_owned)
 }
 
 #[tokio::test(start_paused = true)]
 async fn s6_a_successor_is_handed_what_the_leader_of_the_last_term_said() {
-    let server = Server::default();
-    let first = start(&server, "a", async {});
-    first.wins_within(FIRST + 1).await;
+    let (server, first) = led().await;
     seconds(5).await;
     assert_eq!((on_lease(&server), first.note.left()), (None, None));
     first.note.set("n1:3");
@@ -36,8 +34,7 @@ async fn s6_a_successor_is_handed_what_the_leader_of_the_last_term_said() {
     seconds(3).await;
     assert_eq!(on_lease(&server).as_deref(), Some("2 n1:5"));
     second.note.set("n1:6");
-    second.release.cancel();
-    second.end().await.unwrap();
+    second.released().await;
     assert_eq!(on_lease(&server).as_deref(), Some("2 n1:6"), "the last word counts");
 
     let third = start(&server, "d", async {});
