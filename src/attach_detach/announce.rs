@@ -199,7 +199,7 @@ impl Look<'_> {
                 let others = others.filter(|(_, kind)| is_elsewhere || !is_anothers(*kind));
                 let there = known.actual.node_volume(self.volume, holder);
                 // Whose end would take the volume from those who run with it: they are waited for.
-                let is_had_there = is_wanted && there.is_some_and(|it| it.holds(true));
+                let is_had_there = is_elsewhere && is_wanted && there.is_some_and(|it| it.holds(true));
                 let other = others.max_by_key(|(_, kind)| *kind).filter(|_| !is_had_there);
                 // Without attachments, the list and the report are all there is.
                 let is_reported = |it: &NodeVolume| {

@@ -86,7 +86,7 @@ impl Planner {
                 let until =
                     |key: &ClaimKey| Some((self.retries.until(&Target::Claim(key.clone()))?, key.clone()));
                 let mut refused: Vec<_> = self.seeking.trying(name).filter_map(until).collect();
-                if self.state.volumes.is_free(name) || self.state.is_busy(name) {
+                if self.state.volumes.is_free(name) {
                     refused.sort();
                     refused.truncate(1);
                 }

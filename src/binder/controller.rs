@@ -47,7 +47,7 @@ pub struct Measures {
 }
 
 /// Owner of the binder's memory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Planner {
     /// What decisions are made on.
     pub state: State,
@@ -112,19 +112,7 @@ impl controller::Controller for Planner {
 impl Planner {
     /// A planner that has yet to be told of every object.
     pub fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
-        Self {
-            state: State::new(objects, options),
-            queue: Lanes::closed(),
-            retries: RetryMap::default(),
-            recorder: Recorder::default(),
-            own_writes: OwnWrites::default(),
-            class_reads: BTreeMap::new(),
-            unreadable_claims: 0,
-            seeking: ClaimIndex::default(),
-            waking: None,
-            resync_at: None,
-            resynced_to: None,
-        }
+        Self { state: State::new(objects, options), ..Self::default() }
     }
 
     /// Whether a key waits for its time.

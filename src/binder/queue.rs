@@ -31,8 +31,8 @@ pub enum Turn {
 /// Keys to look at.
 #[derive(Debug, Default)]
 pub struct Lanes {
-    /// Nothing is decided here, so nothing waits for a decision.
-    is_closed: bool,
+    /// If not, nothing is decided here, so nothing waits for a decision.
+    is_open: bool,
     urgent: Lane<Target>,
     claims: Lane<Target>,
     volumes: Lane<Target>,
@@ -48,19 +48,14 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// One that takes nothing until it is opened.
-    pub fn closed() -> Self {
-        Self { is_closed: true, ..Self::default() }
-    }
-
     /// Whether it takes keys.
     pub fn is_open(&self) -> bool {
-        !self.is_closed
+        self.is_open
     }
 
     /// Takes keys from now on.
     pub fn open(&mut self) {
-        self.is_closed = false;
+        self.is_open = true;
     }
 
     fn lane(&mut self, target: &Target) -> &mut Lane<Target> {
@@ -81,7 +76,7 @@ impl Lanes {
     /// Adds a key.
     pub fn add(&mut self, target: Target, now: Instant) {
         let lanes = [&self.urgent, &self.claims, &self.volumes];
-        if !self.is_closed && !lanes.into_iter().any(|lane| lane.contains(&target)) {
+        if self.is_open && !lanes.into_iter().any(|lane| lane.contains(&target)) {
             let since = self.since(&target, now);
             self.lane(&target).push(target, Some(since));
         }
@@ -89,7 +84,7 @@ impl Lanes {
 
     /// Adds a key of a pair that has begun.
     pub fn add_urgent(&mut self, target: Target, now: Instant) {
-        if !self.is_closed && !self.urgent.contains(&target) {
+        if self.is_open && !self.urgent.contains(&target) {
             let since = self.since(&target, now);
             self.urgent.push(target, Some(since));
         }
@@ -97,7 +92,7 @@ impl Lanes {
 
     /// Adds a key that comes slowly; of claims, those that come last after the others.
     pub fn add_slowly(&mut self, target: Target, comes_last: bool, now: Instant) {
-        if self.is_closed || self.contains(&target) {
+        if !self.is_open || self.contains(&target) {
             return;
         }
         let since = self.since(&target, now);
@@ -154,7 +149,7 @@ impl Lanes {
 
     /// Adds a key whose request failed a while ago; if it is of a pair that has begun, before all others.
     pub fn retry(&mut self, target: Target, now: Instant, is_urgent: bool) {
-        if !self.is_closed {
+        if self.is_open {
             self.counts(&target).retries += 1;
             if is_urgent { self.add_urgent(target, now) } else { self.add(target, now) }
         }
@@ -162,7 +157,7 @@ impl Lanes {
 
     /// Adds a free volume that no waiting claim has been offered yet.
     pub fn offer(&mut self, volume: VolumeName, now: Instant) {
-        if !self.is_closed {
+        if self.is_open {
             self.offers.push(volume, Some(now));
         }
     }
@@ -258,6 +253,7 @@ mod tests {
         let later = start + Duration::from_secs(2);
         let (a, b, volume) = (claim("a"), claim("b"), volume("v"));
         let mut queue = Lanes::default();
+        queue.open();
         queue.extend([a.clone(), b.clone(), a.clone(), volume.clone()], start);
         queue.add_urgent(b.clone(), later);
         queue.add_urgent(b.clone(), later);
@@ -279,6 +275,7 @@ mod tests {
         let start = Instant::now();
         let later = start + Duration::from_secs(2);
         let mut queue = Lanes::default();
+        queue.open();
         for (target, comes_last) in
             [("a", true), ("z", false), ("b", false)].map(|(name, last)| (claim(name), last))
         {
@@ -304,6 +301,7 @@ mod tests {
     fn l17_what_comes_slowly_comes_while_others_go_on_coming() {
         let now = Instant::now();
         let mut queue = Lanes::default();
+        queue.open();
         queue.add_slowly(claim("slow"), false, now);
         let order: Vec<Turn> = (0..SLOW_EVERY)
             .filter_map(|number| {
@@ -319,6 +317,7 @@ mod tests {
     fn l15_a_burst_of_claims_holds_up_neither_volumes_nor_older_claims() {
         let now = Instant::now();
         let mut queue = Lanes::default();
+        queue.open();
         queue.extend(["z", "a", "b"].map(claim), now);
         queue.extend(["w", "v"].map(volume), now);
         queue.offer("free".into(), now);

@@ -93,7 +93,8 @@ impl InFlight {
 }
 
 /// The cluster as known.
-#[derive(Debug)]
+#[derive(Debug, Educe)]
+#[educe(Default)]
 pub struct State {
     /// Current objects.
     pub objects: Arc<Objects>,
@@ -124,6 +125,7 @@ pub struct State {
     /// What other binders were seen to write.
     pub writers: SecondWriters<Target>,
     /// Volumes that are recycled, deleted or made here.
+    #[educe(Default = Box::new(NoPlugins))]
     pub plugins: Box<dyn Plugins>,
     /// What the decisions of a plan cost.
     pub compared: Comparisons,
@@ -132,23 +134,7 @@ pub struct State {
 impl State {
     /// The indexes are still to be loaded.
     pub fn new(objects: Arc<Objects>, options: BinderOptions) -> Self {
-        Self {
-            objects,
-            options,
-            volumes: VolumeIndex::default(),
-            claims: ClaimIndex::default(),
-            pods: ClaimPods::default(),
-            default_class: None,
-            delaying: LastSaid::default(),
-            proofs: Proofs::default(),
-            doubts: Doubts::default(),
-            in_flight: InFlight::default(),
-            stripped: BTreeMap::new(),
-            unreservable: BTreeSet::new(),
-            writers: SecondWriters::default(),
-            plugins: Box::new(NoPlugins),
-            compared: Comparisons::default(),
-        }
+        Self { objects, options, ..Self::default() }
     }
 
     /// Takes in every object there is, but for pods.

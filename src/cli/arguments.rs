@@ -78,12 +78,8 @@ fn split(word: &str) -> Option<(String, Option<String>)> {
 }
 
 fn joined(name: &str, value: Option<OsString>) -> OsString {
-    let mut word = OsString::from(format!("--{name}"));
-    if let Some(value) = value {
-        word.push("=");
-        word.push(value);
-    }
-    word
+    let value = value.map(|value| ["=".into(), value]);
+    std::iter::once(format!("--{name}").into()).chain(value.into_iter().flatten()).collect()
 }
 
 fn apply(flag: Flag, value: Option<OsString>, sorted: &mut Sorted) -> Result<(), String> {
@@ -91,7 +87,7 @@ fn apply(flag: Flag, value: Option<OsString>, sorted: &mut Sorted) -> Result<(),
     match flag.treatment {
         Treatment::Obeyed => sorted.arguments.push(joined(flag.name, value)),
         Treatment::Ignored(reason) => sorted.ignored.push(ignored(flag, reason)),
-        Treatment::Refused { reason, unless } => {
+        Treatment::Refused(reason, unless) => {
             let means_nothing = |harmless: &&'static str| {
                 *harmless == text
                     || !flag.takes_value

@@ -104,7 +104,7 @@ fn document() -> String {
     row(&mut text, &["Flag", "Why", "But for the values"]);
     row(&mut text, &["---", "---", "---"]);
     for flag in &flags {
-        if let Treatment::Refused { reason, unless } = flag.treatment {
+        if let Treatment::Refused(reason, unless) = flag.treatment {
             let unless: Vec<_> = unless
                 .iter()
                 .filter(|value| flag.takes_value || !value.is_empty())

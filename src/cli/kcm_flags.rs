@@ -14,32 +14,21 @@ pub enum Treatment {
     /// It cannot change what the two loops do, for this reason.
     Ignored(&'static str),
     /// It could, for this reason; only these values mean nothing.
-    Refused {
-        /// What to do instead, or why not.
-        reason: &'static str,
-        /// Values that change nothing.
-        unless: &'static [&'static str],
-    },
+    /// First what to do instead, or why not, then values that change nothing.
+    Refused(&'static str, &'static [&'static str]),
 }
-
-const fn ignored(reason: &'static str) -> Treatment {
-    Treatment::Ignored(reason)
-}
-
-const fn refused(reason: &'static str, unless: &'static [&'static str]) -> Treatment {
-    Treatment::Refused { reason, unless }
-}
+use Treatment::{Ignored, Obeyed, Refused};
 
 /// All flags, as `kube-controller-manager --help` lists them: name, type and default.
 pub(super) const LISTED: &str = include_str!("kcm_flags.txt");
 
 /// Of the flags that are not in the table.
-const OF_OTHER_LOOPS: Treatment = ignored("it is for a loop that stays in kube-controller-manager");
+const OF_OTHER_LOOPS: Treatment = Ignored("it is for a loop that stays in kube-controller-manager");
 
 /// The table: what is done with flags, their names with spaces between them.
 pub(super) const TREATED: &[(Treatment, &str)] = &[
     (
-        Treatment::Obeyed,
+        Obeyed,
         "attach-detach-reconcile-sync-period authentication-kubeconfig \
          authentication-token-webhook-cache-ttl authorization-always-allow-paths \
          authorization-kubeconfig authorization-webhook-cache-authorized-ttl \
@@ -56,40 +45,40 @@ pub(super) const TREATED: &[(Treatment, &str)] = &[
          leader-elect profiling version",
     ),
     (
-        refused("mooring behaves as 1.36 does and cannot pretend to be older", &["", "1.36", "kube=1.36"]),
+        Refused("mooring behaves as 1.36 does and cannot pretend to be older", &["", "1.36", "kube=1.36"]),
         "emulated-version",
     ),
     (
-        refused(
+        Refused(
             "leader migration says which process holds which lease: mooring has one, named by \
              --leader-elect-resource-name",
             &["", "false"],
         ),
         "leader-migration-config enable-leader-migration",
     ),
-    (refused("name the server in the file of --kubeconfig", &[""]), "master"),
+    (Refused("name the server in the file of --kubeconfig", &[""]), "master"),
     (
-        refused("the curves are those of the TLS library and cannot be chosen", &["", "[]"]),
+        Refused("the curves are those of the TLS library and cannot be chosen", &["", "[]"]),
         "tls-curve-preferences",
     ),
-    (refused("one certificate is served, that of --tls-cert-file", &["", "[]"]), "tls-sni-cert-key"),
+    (Refused("one certificate is served, that of --tls-cert-file", &["", "[]"]), "tls-sni-cert-key"),
     (
-        ignored("a user that cannot be looked up is refused, and the loops run on"),
+        Ignored("a user that cannot be looked up is refused, and the loops run on"),
         "authentication-tolerate-lookup-failure",
     ),
     (
-        ignored("names in request headers are never believed, so no front proxy is needed or trusted"),
+        Ignored("names in request headers are never believed, so no front proxy is needed or trusted"),
         "requestheader-allowed-names requestheader-client-ca-file requestheader-extra-headers-prefix \
          requestheader-group-headers requestheader-uid-headers requestheader-username-headers",
     ),
-    (ignored("the port speaks HTTP/1.1"), "http2-max-streams-per-connection disable-http2-serving"),
+    (Ignored("the port speaks HTTP/1.1"), "http2-max-streams-per-connection disable-http2-serving"),
     (
-        ignored("the port is bound once, when the process starts"),
+        Ignored("the port is bound once, when the process starts"),
         "permit-address-sharing permit-port-sharing",
     ),
-    (ignored("there is no Go mutex to profile"), "contention-profiling"),
+    (Ignored("there is no Go mutex to profile"), "contention-profiling"),
     (
-        ignored(
+        Ignored(
             "nothing is resynchronised: --attach-detach-reconcile-sync-period and \
              --pvclaimbinder-sync-period are the safety nets",
         ),
@@ -97,40 +86,40 @@ pub(super) const TREATED: &[(Treatment, &str)] = &[
     ),
     // VolumeAttributesClass, the one that the loops ask for, is locked since 1.36; CoordinatedLeaderElection is for the election.
     (
-        ignored(
+        Ignored(
             "no feature gate that can be set changes what the two loops do, and replicas agree by the Lease alone",
         ),
         "feature-gates min-compatibility-version",
     ),
     (
-        ignored("FlexVolume is not supported, and pods with volumes of that kind wait"),
+        Ignored("FlexVolume is not supported, and pods with volumes of that kind wait"),
         "flex-volume-plugin-dir",
     ),
     (
-        ignored("both loops run under the one service account they are given"),
+        Ignored("both loops run under the one service account they are given"),
         "use-service-account-credentials",
     ),
     (
-        ignored("the two loops start when they have seen the cluster, without a pause"),
+        Ignored("the two loops start when they have seen the cluster, without a pause"),
         "controller-start-interval",
     ),
     (
-        ignored("at the end, requests under way are waited for as long as they may take"),
+        Ignored("at the end, requests under way are waited for as long as they may take"),
         "controller-shutdown-timeout",
     ),
-    (ignored("it names files of Go code"), "vmodule"),
+    (Ignored("it names files of Go code"), "vmodule"),
     (
-        ignored("the log is one stream, on stderr, written as it comes"),
+        Ignored("the log is one stream, on stderr, written as it comes"),
         "log-flush-frequency log-json-info-buffer-size log-text-info-buffer-size log-json-split-stream \
          log-text-split-stream",
     ),
     (
-        ignored("it is about kube-controller-manager's own metrics"),
+        Ignored("it is about kube-controller-manager's own metrics"),
         "allow-metric-labels allow-metric-labels-manifest disabled-metrics \
          show-hidden-metrics-for-version",
     ),
     (
-        ignored("neither loop has code for a cloud"),
+        Ignored("neither loop has code for a cloud"),
         "cloud-config cloud-provider cluster-name external-cloud-volume-plugin",
     ),
 ];

@@ -15,8 +15,8 @@ pub trait Sent: Send + Sync + 'static {
     /// Its key in the work queue.
     fn key(&self) -> String;
 
-    /// Logs why it failed, and what follows.
-    fn log(&self, error: &CallError);
+    /// That it failed, and what follows.
+    fn failed(&self) -> String;
 }
 
 /// Sends the calls of one small controller.
@@ -51,7 +51,7 @@ impl<C: Controller<Call: Sent<Answer = C::Answer>>> Executor<C> for Requests {
         if let Err(error) = result
             && !matches!(error, CallError::Conflict(_) | CallError::NotFound(_) | CallError::NotLeader)
         {
-            call.log(error);
+            tracing::warn!(object = call.key(), reason = "RetryBackoff", %error, "{}", call.failed());
         }
     }
 }

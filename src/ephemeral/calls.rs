@@ -116,8 +116,7 @@ impl Sent for Call {
         self.pod.to_string()
     }
 
-    fn log(&self, error: &CallError) {
-        let (pod, what) = (&self.pod, self.what());
-        tracing::warn!(%pod, what, reason = "RetryBackoff", %error, "request for a claim failed, retrying");
+    fn failed(&self) -> String {
+        format!("{} failed, retrying", self.what())
     }
 }

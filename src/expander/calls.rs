@@ -58,15 +58,10 @@ impl Sent for Call {
         claim.0.to_string()
     }
 
-    fn log(&self, error: &CallError) {
-        let claim = self.key();
+    fn failed(&self) -> String {
         match self {
-            Self::Volume(_, _, volume) => {
-                tracing::warn!(claim, %volume, reason = "RetryBackoff", %error, "volume could not be read, retrying");
-            }
-            Self::Annotate(..) => {
-                tracing::warn!(claim, reason = "RetryBackoff", %error, "resizer could not be written, retrying");
-            }
+            Self::Volume(_, _, volume) => format!("volume {volume} could not be read, retrying"),
+            Self::Annotate(..) => "resizer could not be written, retrying".to_owned(),
         }
     }
 }

@@ -142,6 +142,7 @@ impl<'a> Sidecars<'a> {
     /// Why a side-car that was asked for something at that time counts as absent, if it does.
     pub fn absence(&self, driver: &str, sidecar: Sidecar, asked: Option<Timestamp>) -> Option<String> {
         let (now, name) = (self.snapshot.taken_at, <&str>::from(sidecar));
+        let is_long_ago = |it: Timestamp| it.checked_add(SILENCE).is_ok_and(|until| until < now);
         match self.presence(driver, sidecar) {
             Presence::Seen | Presence::Unknown => None,
             Presence::Gone(since) => {
@@ -151,8 +152,7 @@ impl<'a> Sidecars<'a> {
                 ))
             }
             Presence::NoLease => {
-                let asked =
-                    asked.filter(|asked| asked.checked_add(SILENCE).is_ok_and(|until| until < now))?;
+                let asked = asked.filter(|asked| is_long_ago(*asked))?;
                 let age = age::between(asked, now);
                 Some(format!(
                     "{name} {driver} was asked {age} ago and has not answered, and there is no lease of it: it does not \
@@ -160,11 +160,7 @@ impl<'a> Sidecars<'a> {
                 ))
             }
             // One without leader election, and without a CSIDriver, has not spoken yet.
-            Presence::NotSeen
-                if asked.is_some_and(|it| it.checked_add(SILENCE).is_ok_and(|it| it >= now)) =>
-            {
-                None
-            }
+            Presence::NotSeen if asked.is_some_and(|it| !is_long_ago(it)) => None,
             Presence::NotSeen => Some(format!(
                 "{name} {driver} is not installed: there is no lease, no CSIDriver and no event of that name"
             )),

@@ -184,7 +184,10 @@ pub async fn carry_out(
                     Ok(()) if matches!(step, SwitchStep::StartAgain(_)) => {
                         break SwitchEnd::Stopped(step.told());
                     }
-                    Ok(()) => misses = 0,
+                    Ok(()) => {
+                        misses = 0;
+                        observer.was_stopped |= *step == SwitchStep::StopDaemon;
+                    }
                     // The next look shows what became of it.
                     Err(NoAnswer::Unknown(_) | NoAnswer::Refused(409, _)) if misses < most => {
                         misses += 1;

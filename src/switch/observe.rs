@@ -111,8 +111,8 @@ pub(super) struct Observer<'a> {
     /// Those of KCM's lease, and whether a process of KCM was ever seen to renew it.
     manager_renewals: (Renewals, bool),
     drain: DrainWord,
-    /// Back: whether this run has seen the Deployment without replicas.
-    was_stopped: bool,
+    /// Back: whether this run has stopped the daemon, or seen its Deployment without replicas.
+    pub(super) was_stopped: bool,
     /// None are looked for on the way over.
     unlisted: Option<Unlisted>,
 }

@@ -66,7 +66,9 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
     let claim = requirements.claim;
     let class = state.class(requirements.class);
     let delayed = state.is_delayed(requirements);
-    if class.is_none() && !delayed && !requirements.class.is_empty() {
+    // A provisioner is asked for nothing of a class that is merely remembered.
+    let waits = delayed && !annotations::has(&claim.metadata, SELECTED_NODE);
+    if class.is_none() && !waits && !requirements.class.is_empty() {
         // A class that its watch has not delivered yet may delay the bind (S28).
         let name = ClassName::from(requirements.class);
         if !state.proofs.is_without_class(&name, claim.metadata.resource_version) {
@@ -135,7 +137,7 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
         let write = patches::assign_class(claim, default);
         return Decision::step(ClaimReason::AssigningClass(default.clone()), Call::Write(write));
     }
-    if delayed && !annotations::has(&claim.metadata, SELECTED_NODE) {
+    if waits {
         let pods: Vec<PodKey> = state.pods.of(&claim.key()).cloned().collect();
         let no_pod = pods.is_empty();
         return pends(

@@ -46,17 +46,11 @@ impl<K: Protected> Sent for Call<K> {
         }
     }
 
-    fn log(&self, error: &CallError) {
+    fn failed(&self) -> String {
         match self {
-            Self::Patch(object, ..) => {
-                tracing::warn!(%object, reason = "RetryBackoff", %error, "finalizer could not be changed, retrying");
-            }
-            Self::Users(list, objects) => {
-                let objects = objects.len();
-                tracing::warn!(
-                    %list, reason = "RetryBackoff", %error, objects,
-                    "what uses objects could not be listed, their finalizers are kept"
-                );
+            Self::Patch(..) => "finalizer could not be changed, retrying".to_owned(),
+            Self::Users(_, of) => {
+                format!("what uses {} objects could not be listed, their finalizers are kept", of.len())
             }
         }
     }

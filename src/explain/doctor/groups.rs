@@ -49,7 +49,7 @@ pub(super) struct Groups<'a> {
     pub now: Timestamp,
     /// Objects of other namespaces are not counted.
     of: Option<&'a str>,
-    told: BTreeSet<PodKey>,
+    pub(super) told: BTreeSet<PodKey>,
     all: Vec<CauseGroup>,
     by_cause: BTreeMap<Cause, usize>,
 }
@@ -132,11 +132,6 @@ impl<'a> Groups<'a> {
             group.pods.insert(pod.clone());
             self.told.insert(pod.clone());
         }
-    }
-
-    /// Whether it has been told why a pod waits.
-    pub(super) fn has_told_of(&self, pod: &PodKey) -> bool {
-        self.told.contains(pod)
     }
 
     /// Another object explains it better than the first that suffers.

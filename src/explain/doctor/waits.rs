@@ -259,7 +259,7 @@ fn pods(
         }
         // Of another that no node was found for the scheduler tells.
         let is_of_scheduler = sees_world && pod.spec.node_name.is_empty() && !lacks_claim;
-        if is_of_scheduler || groups.has_told_of(&key) || groups.is_elsewhere(Some(key.namespace())) {
+        if is_of_scheduler || groups.told.contains(&key) || groups.is_elsewhere(Some(key.namespace())) {
             continue;
         }
         // Without nodes and attachments nothing can be concluded of a pod's volumes, but where its namespace was asked for.

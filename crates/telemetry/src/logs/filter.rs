@@ -61,15 +61,10 @@ pub struct Switch {
 static SWITCH: OnceLock<Switch> = OnceLock::new();
 
 impl Switch {
-    /// A switch for this filter.
-    pub(super) fn new(handle: reload::Handle<EnvFilter, Registry>, filter: &str) -> Self {
-        Self { handle, present: Mutex::new(filter.to_owned()) }
-    }
-
-    /// Makes it that of the process.
-    pub(super) fn install(self) {
+    /// Makes the switch of this filter that of the process.
+    pub(super) fn install(handle: reload::Handle<EnvFilter, Registry>, filter: &str) {
         // The receiver of this process' log is set once.
-        let _ = SWITCH.set(self);
+        let _ = SWITCH.set(Self { handle, present: Mutex::new(filter.to_owned()) });
     }
 
     /// That of the process, if the log is its own.
@@ -145,7 +140,7 @@ mod tests {
     #[test]
     fn level_and_filter_are_changed_while_the_process_runs() {
         let (filter, handle) = reload::Layer::new(EnvFilter::try_new("info").unwrap());
-        let switch = Switch::new(handle, "info");
+        let switch = Switch { handle, present: Mutex::new("info".to_owned()) };
         let subscriber = tracing_subscriber::registry().with(filter);
         tracing::subscriber::with_default(subscriber, || {
             let heard = || {

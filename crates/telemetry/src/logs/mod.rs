@@ -116,6 +116,6 @@ where
     let (filter, handle) = reload::Layer::new(EnvFilter::try_new(&config.filter)?);
     let lines = Lines::new(config.format, colours, writer);
     tracing_subscriber::registry().with(filter).with(lines).try_init()?;
-    Switch::new(handle, &config.filter).install();
+    Switch::install(handle, &config.filter);
     Ok(())
 }

@@ -89,7 +89,7 @@ pub fn candidates(objects: &Objects, attachment: &VolumeAttachment) -> Candidate
 }
 
 /// What a PersistentVolume was before it was labelled: the handle of an in-tree disk has its zone in it.
-pub fn unlabelled(objects: &Objects, name: &VolumeName) -> Option<VolumeId> {
+fn unlabelled(objects: &Objects, name: &VolumeName) -> Option<VolumeId> {
     let volume = objects.volumes.get(name)?;
     volume.spec.in_tree.as_ref()?;
     let metadata = Meta { labels: apiserver::text::TextMap::default(), ..volume.metadata.clone() };
