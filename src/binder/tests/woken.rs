@@ -61,6 +61,25 @@ fn s28_a_class_that_is_away_for_a_moment_delays_the_bind_of_its_claims_as_before
     }
 }
 
+/// Of a class that is merely remembered no provisioner is asked for a volume.
+#[test]
+fn s28_a_claim_whose_node_is_chosen_reads_a_class_that_is_away() {
+    let (objects, mut planner) = planner(vec![], vec![]);
+    let (local, now) = (class("local", "WaitForFirstConsumer", 5), Instant::now());
+    comes(&mut planner, &local, now);
+    goes(&mut planner, &local, now);
+    let mut chosen = claim("c");
+    chosen.spec.storage_class_name = Some("local".into());
+    chosen.metadata.annotations.insert("volume.kubernetes.io/selected-node".to_owned(), "n".to_owned());
+    objects.apply(chosen);
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "c")), now);
+    let read = only(planner.plan(now)).call;
+    assert!(
+        matches!(&read, Call::Read { target: ObjectRef::Class(name), .. } if name.as_str() == "local"),
+        "{read:?}"
+    );
+}
+
 /// Has what is sent refused until a minute and more passes before the next try. Returns a moment after the last one.
 fn refused_for_long(planner: &mut Recording, mut now: Instant) -> Instant {
     loop {
