@@ -74,7 +74,13 @@ async fn what_kcm_has_under_way_is_no_matter_where_mooring_does_not_run_attach_d
         let api = ApiServer::in_process(Client::new(service, "default"));
         let fences: Vec<&'static Fence> = FENCES.iter().collect();
         let mut observer = Observer::new(&api, &fences, None, (Direction::KubeControllerManager, &[]));
-        let asked_for = !observer.look().await.unwrap().unlisted.is_empty();
+        let seen = observer.look().await.unwrap();
+        // Only attach/detach goes on from what it remembers.
+        assert_eq!(seen.remembers, there.has_memory() || controllers == "*", "{controllers}");
+        assert!(!seen.daemon.is_restored, "this run has not stopped it");
+        observer.was_stopped = true;
+        assert_eq!(observer.look().await.unwrap().daemon.is_restored, replicas > 0);
+        let asked_for = !seen.unlisted.is_empty();
         assert_eq!(asked_for, is_asked_for, "{} {controllers} {replicas} {has_led}", there.controller);
     }
 }

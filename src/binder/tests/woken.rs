@@ -174,3 +174,32 @@ fn l17_a_class_that_becomes_default_reaches_a_claim_that_was_refused_the_one_bef
     let Call::Write(write) = op.call else { panic!() };
     assert_eq!(write.request.body.unwrap()["spec"]["storageClassName"], "silver");
 }
+
+/// Also where the reservation of another is seen before the answer to it.
+#[test]
+fn l1_all_that_were_refused_a_volume_go_on_when_another_has_it() {
+    let (objects, mut planner) = planner(vec![volume("v")], vec![claim("c"), claim("d"), claim("e")]);
+    let now = refused_for_long(&mut planner, Instant::now());
+    let mut put_right = claim("c");
+    put_right.metadata.labels.insert("team".to_owned(), "a".to_owned());
+    put_right.metadata.resource_version = ResourceVersion(5);
+    objects.apply(put_right.clone());
+    planner.changed(&ObjectRef::Claim(put_right.key()), now);
+    assert_eq!(reserves(&mut planner, now).0, Target::Claim(put_right.key()));
+    let mut taken = volume("v");
+    taken.metadata.resource_version = ResourceVersion(6);
+    taken.spec.claim_ref = Some(ClaimRef {
+        namespace: "ns".into(),
+        name: "c".into(),
+        uid: put_right.metadata.uid.clone(),
+        ..ClaimRef::default()
+    });
+    objects.apply(taken);
+    let waiting = |planner: &Recording| {
+        let waits = |name: &&&str| planner.retries.waits(&Target::Claim(ClaimKey::new("ns", name)));
+        ["d", "e"].iter().filter(waits).count()
+    };
+    assert_eq!(waiting(&planner), 2);
+    planner.changed(&ObjectRef::Volume("v".into()), now);
+    assert_eq!(waiting(&planner), 0);
+}
