@@ -188,12 +188,8 @@ fn l1_all_that_were_refused_a_volume_go_on_when_another_has_it() {
     assert_eq!(reserves(&mut planner, now).0, Target::Claim(put_right.key()));
     let mut taken = volume("v");
     taken.metadata.resource_version = ResourceVersion(6);
-    taken.spec.claim_ref = Some(ClaimRef {
-        namespace: "ns".into(),
-        name: "c".into(),
-        uid: put_right.metadata.uid.clone(),
-        ..ClaimRef::default()
-    });
+    taken.spec.claim_ref =
+        Some(ClaimRef { namespace: "ns".into(), name: "c".into(), uid: put_right.metadata.uid.clone() });
     objects.apply(taken);
     let waiting = |planner: &Recording| {
         let waits = |name: &&&str| planner.retries.waits(&Target::Claim(ClaimKey::new("ns", name)));
