@@ -1,4 +1,4 @@
-//! The field trial: the daemon, or kube-controller-manager's two loops in its place, on a real control plane with real kubelets
+//! The field trial: the daemon, or the loops of kube-controller-manager that it replaces, on a real control plane with real kubelets
 //! and sidecars, while actors work, parts fail, and judges that it cannot influence watch.
 //!
 //! It takes root, a mount namespace of its own and minutes, so `tests/trial/run` starts it; without `MOORING_REQUIRE_TRIAL=1`

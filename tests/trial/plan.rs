@@ -15,6 +15,10 @@ pub enum Fault {
     FreezeLeader,
     RefuseLeader,
     HoldLeader,
+    KillStandby,
+    FreezeStandby,
+    KillReplicas,
+    FreezeReplicas,
     KillApiServer,
     FreezeApiServer,
     KillEtcd,
@@ -24,7 +28,12 @@ pub enum Fault {
     RefuseKubelet,
     KillAttacher,
     FreezeAttacher,
+    RefuseAttacher,
     KillProvisioner,
+    FreezeProvisioner,
+    RefuseProvisioner,
+    KillResizer,
+    FreezeResizer,
     CutWatches,
     Compact,
     Burst429,
@@ -60,11 +69,15 @@ const AFTER_RESTORE: Duration = Duration::from_mins(5);
 
 impl Fault {
     /// Each with its name, and when it is played.
-    const ALL: [(Self, &str, When); 27] = [
+    const ALL: [(Self, &str, When); 36] = [
         (Self::KillLeader, "kill-leader", When::Always),
         (Self::FreezeLeader, "freeze-leader", When::Always),
         (Self::RefuseLeader, "refuse-leader", When::Always),
         (Self::HoldLeader, "hold-leader", When::Always),
+        (Self::KillStandby, "kill-standby", When::Always),
+        (Self::FreezeStandby, "freeze-standby", When::Always),
+        (Self::KillReplicas, "kill-replicas", When::Always),
+        (Self::FreezeReplicas, "freeze-replicas", When::Always),
         (Self::KillApiServer, "kill-api-server", When::Always),
         (Self::FreezeApiServer, "freeze-api-server", When::Always),
         (Self::KillEtcd, "kill-etcd", When::Always),
@@ -74,7 +87,12 @@ impl Fault {
         (Self::RefuseKubelet, "refuse-kubelet", When::Always),
         (Self::KillAttacher, "kill-attacher", When::Always),
         (Self::FreezeAttacher, "freeze-attacher", When::Always),
+        (Self::RefuseAttacher, "refuse-attacher", When::Always),
         (Self::KillProvisioner, "kill-provisioner", When::Always),
+        (Self::FreezeProvisioner, "freeze-provisioner", When::Always),
+        (Self::RefuseProvisioner, "refuse-provisioner", When::Always),
+        (Self::KillResizer, "kill-resizer", When::Always),
+        (Self::FreezeResizer, "freeze-resizer", When::Always),
         (Self::CutWatches, "cut-watches", When::Always),
         (Self::Compact, "compact", When::Always),
         (Self::Burst429, "burst-429", When::Always),
@@ -114,6 +132,12 @@ impl Fault {
             When::Asked(pause) | When::AskedBehindFence(pause) => pause,
             When::Always | When::OfMooring => Duration::ZERO,
         }
+    }
+
+    /// The names of all for which this is not so.
+    pub fn left_out(fits: impl Fn(Self) -> bool) -> Vec<&'static str> {
+        let left = Self::ALL.iter().filter(|(fault, ..)| fault.is_usual() && !fits(*fault));
+        left.map(|(_, name, _)| *name).collect()
     }
 
     pub fn is_of_clock(self) -> bool {

@@ -14,8 +14,9 @@ use test_support::history::{Change, History};
 use tokio_util::task::AbortOnDropHandle;
 
 /// What is kept of all that etcd stores.
-const KEPT: [&str; 8] = [
+const KEPT: [&str; 9] = [
     "nodes",
+    "events",
     "pods",
     "persistentvolumes",
     "persistentvolumeclaims",

@@ -49,6 +49,8 @@ pub struct Outcome {
     pub operations: Vec<(&'static str, usize)>,
     pub played: Vec<Played>,
     pub violations: Violations,
+    /// Disks that machines still had at the end, by the driver's log.
+    pub left: Vec<String>,
     pub waits: Vec<Wait>,
     /// Waits that had not ended when all was taken away.
     pub endless: Vec<Wait>,
@@ -58,12 +60,20 @@ pub struct Outcome {
     /// How often a part ended by itself.
     pub ends: Vec<(String, usize)>,
     pub held: Held,
+    /// Faults that this subject cannot have.
+    pub left_out: Vec<&'static str>,
 }
 
+/// The promises of `docs/spec/safety.md` that nothing here judges. S43 is judged of the driver's log; of a subject that promises
+/// nothing about its requests no more than S1–S3, S10, S18, S41 and S49 are.
+const NOT_JUDGED: &str = "S4–S6, S8, S11, S14–S17, S36–S40, S42, S44, S46–S48, S52 and L18";
+
 impl Outcome {
-    /// Whether the subject has kept what it promises.
+    /// Whether the subject has kept what it promises. A violation whose author is not on record may be its.
     pub fn is_good(&self) -> bool {
         !self.violations.contains_key(&Party::Subject)
+            && !self.violations.contains_key(&Party::Unknown)
+            && self.left.is_empty()
             && self.endless.is_empty()
             && self.calm.is_ok()
             && self.clean.is_ok()
@@ -87,8 +97,12 @@ impl Outcome {
         );
         let ends =
             self.ends.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
-        let ends = ends.collect::<Vec<_>>().join(", ");
-        let _ = writeln!(text, "Ended by themselves: {}.", if ends.is_empty() { "none" } else { &ends });
+        let or_none =
+            |names: Vec<String>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let _ = writeln!(text, "Ended by themselves: {}.", or_none(ends.collect()));
+        let _ = writeln!(text, "Disks that machines still have: {}.", or_none(self.left.clone()));
+        let left_out = self.left_out.iter().map(|name| format!("`{name}`")).collect();
+        let _ = writeln!(text, "Faults left out: {}. Not judged here: {NOT_JUDGED}.", or_none(left_out));
         let Held { before, after } = self.held;
         let _ = writeln!(
             text,
@@ -106,7 +120,7 @@ impl Outcome {
 
     fn violations_into(&self, text: &mut String) {
         let _ = writeln!(text, "| Violations by | |\n|---|---|");
-        for party in [Party::Subject, Party::Administrators, Party::Others, Party::Unknown] {
+        for party in Party::ALL {
             let of_party = self.violations.get(&party).map_or(&[][..], Vec::as_slice);
             // By promise; the lines themselves are long and many.
             let mut counts = std::collections::BTreeMap::new();
@@ -159,4 +173,59 @@ fn row<'a>(text: &mut String, name: &str, waits: impl Iterator<Item = &'a Wait>)
         }
     }
     text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(memory: u64, files: usize) -> Outcome {
+        let before = Usage { memory: 1_000, files: 10 };
+        Outcome {
+            heading: String::new(),
+            operations: Vec::new(),
+            played: Vec::new(),
+            violations: Violations::new(),
+            left: Vec::new(),
+            waits: Vec::new(),
+            endless: Vec::new(),
+            calm: Ok(1),
+            clean: Ok(1),
+            ends: Vec::new(),
+            held: Held { before, after: Usage { memory, files } },
+            left_out: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_trial_is_good_only_if_nothing_is_held_against_the_subject() {
+        assert!(outcome(1_300, 20).is_good());
+        assert!(!outcome(1_301, 20).is_good(), "memory that was not given back");
+        assert!(!outcome(1_300, 21).is_good(), "files that were not given back");
+        let with = |change: fn(&mut Outcome)| {
+            let mut outcome = outcome(1_000, 10);
+            change(&mut outcome);
+            outcome.is_good()
+        };
+        assert!(!with(|it| it.left.push("d on a".to_owned())));
+        assert!(!with(|it| it.calm = Err(Vec::new())));
+        assert!(!with(|it| it.clean = Err(Vec::new())));
+        for (party, is_good) in [
+            (Party::Subject, false),
+            (Party::Unknown, false),
+            (Party::Administrators, true),
+            (Party::Others, true),
+            (Party::Restore, true),
+        ] {
+            let mut outcome = outcome(1_000, 10);
+            outcome.violations.insert(party, vec!["S1".to_owned()]);
+            assert_eq!(outcome.is_good(), is_good, "{party:?}");
+        }
+    }
+
+    #[test]
+    fn the_page_of_runs_names_what_is_not_judged() {
+        let page = include_str!("../../docs/reliability.md");
+        assert!(page.contains(&format!("Not judged: {NOT_JUDGED}")), "docs/reliability.md differs");
+    }
 }

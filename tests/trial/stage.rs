@@ -10,6 +10,7 @@ use std::{
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
+use mooring::fence::policies::FENCES;
 use serde_json::json;
 use test_support::{
     assets::Assets,
@@ -35,10 +36,19 @@ use crate::{
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mooring");
 
 /// kube-controller-manager's names of what the subject does.
-const LOOPS: [&str; 2] = ["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"];
+fn loops() -> [&'static str; 7] {
+    FENCES.each_ref().map(|fence| fence.controller)
+}
 
 /// The namespace of mooring, and of the subject's lease.
 const NAMESPACE: &str = "mooring-system";
+
+/// The rights of mooring as all seven controllers.
+const ROLES: [&str; 3] = [
+    include_str!("../../deploy/rbac.yaml"),
+    include_str!("../../deploy/optional/vac-protection/rbac.yaml"),
+    include_str!("../../deploy/optional/ephemeral-volume/rbac.yaml"),
+];
 
 /// A lease that is short enough for faults to outlast it.
 const LEASE: [&str; 4] = [
@@ -74,14 +84,14 @@ impl Subject {
         }
     }
 
-    /// Its users, as the audit log names them.
-    pub fn users(self) -> &'static [&'static str] {
+    /// Whether this is a user of its, as the audit log names them.
+    pub fn is_user(self, user: &str) -> bool {
         match self {
-            Self::Mooring => &[test_support::audit::DAEMON],
-            Self::KubeControllerManager => &[
-                "system:serviceaccount:kube-system:attachdetach-controller",
-                "system:serviceaccount:kube-system:persistent-volume-binder",
-            ],
+            Self::Mooring => user == test_support::audit::DAEMON,
+            Self::KubeControllerManager => {
+                let account = user.strip_prefix("system:serviceaccount:kube-system:");
+                FENCES.iter().any(|fence| account == Some(fence.account))
+            }
         }
     }
 }
@@ -258,10 +268,10 @@ impl Starter<'_> {
         Part::start(name, line, self.assets.binary("kube-controller-manager"), all)
     }
 
-    /// All but the two loops, or behind the fence all.
+    /// All but the subject's, or behind the fence all.
     async fn other_controllers(&self, has_fence: bool) -> Part {
         let flags = ["--leader-elect=false", "--node-monitor-grace-period=20s", "--node-monitor-period=2s"];
-        let but = LOOPS.map(|name| format!(",-{name}")).concat();
+        let but = loops().map(|name| format!(",-{name}")).concat();
         let which = format!("*{}", if has_fence { "" } else { &but });
         self.manager("kube-controller-manager", &which, &flags).await
     }
@@ -269,7 +279,7 @@ impl Starter<'_> {
     async fn stock_loops(&self, name: &str) -> Part {
         let namespace = format!("--leader-elect-resource-namespace={NAMESPACE}");
         let flags = [&LEASE[..], &["--leader-elect-resource-name=mooring", &namespace, "--v=2"]].concat();
-        self.manager(name, &LOOPS.join(","), &flags).await
+        self.manager(name, &loops().join(","), &flags).await
     }
 
     async fn mooring(
@@ -290,6 +300,7 @@ impl Starter<'_> {
             format!("--kubeconfig={kubeconfig}"),
             "--log-level=debug,hyper=info,hyper_util=info,tower=info,kube=info,rustls=info".to_owned(),
             format!("--leader-elect-resource-namespace={NAMESPACE}"),
+            "--controllers=storage".to_owned(),
         ];
         flags.extend(LEASE.map(str::to_owned));
         flags.extend(has_fence.then(|| "--fence".to_owned()));
@@ -316,6 +327,7 @@ pub struct Stage {
     pub kubelets: Vec<Part>,
     pub attacher: Part,
     pub provisioner: Part,
+    pub resizer: Part,
     others: Vec<Part>,
     /// The stock loops beside the subject, if a fault has started them.
     pub second: Option<Process>,
@@ -343,7 +355,9 @@ impl Stage {
         let other_server = plane.another_api_server();
         let cluster = Cluster::new(plane.client(User::Admin));
         cluster.apply(include_str!("../../deploy/namespace.yaml")).await;
-        cluster.apply(include_str!("../../deploy/rbac.yaml")).await;
+        for roles in ROLES {
+            cluster.apply(roles).await;
+        }
         let token = TokenFile::write(&cluster, NAMESPACE, "mooring").await;
         if has_fence {
             cluster.apply(include_str!("../../deploy/optional/fence/rbac.yaml")).await;
@@ -387,7 +401,7 @@ impl Stage {
         for name in &names {
             kubelets.push(starter.kubelet(name, &parts).await);
         }
-        let others = vec![resizer, scheduler, controllers];
+        let others = vec![scheduler, controllers];
         Ok(Self {
             plane,
             other_server,
@@ -396,6 +410,7 @@ impl Stage {
             kubelets,
             attacher,
             provisioner,
+            resizer,
             others,
             second: None,
             clocks,
@@ -412,7 +427,7 @@ impl Stage {
     }
 
     pub fn parts(&mut self) -> impl Iterator<Item = &mut Part> {
-        let alone = [&mut self.attacher, &mut self.provisioner];
+        let alone = [&mut self.attacher, &mut self.provisioner, &mut self.resizer];
         self.replicas.iter_mut().chain(&mut self.kubelets).chain(alone).chain(&mut self.others)
     }
 
@@ -465,6 +480,6 @@ impl Stage {
     /// The stock loops beside the subject.
     pub fn start_second_controller(&mut self) {
         let flags = ["--use-service-account-credentials=true"];
-        self.second = Some(self.plane.controller_manager(&LOOPS, &flags));
+        self.second = Some(self.plane.controller_manager(&loops(), &flags));
     }
 }

@@ -77,7 +77,7 @@ pub async fn play(request: &Request) -> Result<Outcome, String> {
         {
             say(start, &format!("fault: {}", window.name()));
             let from = now();
-            begun = Some(Begun { window, faults: faults::begin(&mut stage, window).await, from });
+            begun = Some(Begun { window, faults: faults::begin(&mut stage, &recorder, window).await, from });
         }
         let due: Vec<_> = errands.extract_if(.., |(at, _)| *at <= Instant::now()).collect();
         for (_, errand) in due {
@@ -160,10 +160,11 @@ async fn judged(
         keep(Path::new(folder), &mut stage, &seen).map_err(|error| error.to_string())?;
     }
     let subject = request.subject;
-    let is_subject = |user: &str| subject.users().contains(&user);
+    let is_subject = |user: &str| subject.is_user(user);
     let restored = recorder.restored();
     let violations =
         judges::judge(&seen, restored, requests, &log, DRIVER, is_subject, subject == Subject::Mooring);
+    let left = judges::left_over(&seen, restored, &log, DRIVER);
     let (waits, endless) = waits::waits(&seen);
     let done =
         |op: Op| log.iter().filter(|line| line.op == op && line.phase == Phase::End && line.done).count();
@@ -185,8 +186,21 @@ async fn judged(
         request.nodes
     );
     let End { played, calm, clean, held, .. } = end;
-    let outcome =
-        Outcome { heading, operations, played, violations, waits, endless, calm, clean, ends, held };
+    let left_out = Fault::left_out(|fault| fault.fits(subject, request.fence));
+    let outcome = Outcome {
+        heading,
+        operations,
+        played,
+        violations,
+        left,
+        waits,
+        endless,
+        calm,
+        clean,
+        ends,
+        held,
+        left_out,
+    };
     if let Some(folder) = &request.keep {
         let file = Path::new(folder).join("outcome.md");
         std::fs::write(file, outcome.text()).map_err(|error| error.to_string())?;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::history::Change;
 
@@ -24,6 +25,8 @@ pub struct Entry {
     pub code: u64,
     pub request: Value,
     pub response: Value,
+    /// When it came, by the clock of tests: the log of a real API server does not tell that.
+    pub at: Option<Instant>,
 }
 
 impl Entry {
@@ -70,6 +73,7 @@ pub fn read(path: &Path, from: usize) -> Vec<Entry> {
             code: entry["responseStatus"]["code"].as_u64().unwrap_or_default(),
             request: entry["requestObject"].clone(),
             response: entry["responseObject"].clone(),
+            at: None,
         });
     }
     entries

@@ -17,18 +17,15 @@ use test_support::{
     writes,
 };
 
-use self::{
-    disks::Violation,
-    parties::{Cause, Party, cause, party},
-};
+use self::parties::{Cause, Party, cause, party};
 use crate::record::{Line, Seen};
 
 /// Violations by party.
 pub type Violations = BTreeMap<Party, Vec<String>>;
 
 /// Judges a whole trial. Of no writer is what differs at the revisions at which etcd's data were put back (`restored`), and what
-/// becomes of the disks that this is about. `is_subject` knows the subject's users by name. What requests and single writes look like is judged of
-/// mooring alone: kube-controller-manager promises nothing about them.
+/// becomes of the disks that this is about. `is_subject` knows the subject's users by name. What requests and single writes look
+/// like is judged of mooring alone: kube-controller-manager promises nothing about them.
 pub fn judge(
     seen: &[Seen],
     restored: &[u64],
@@ -51,8 +48,8 @@ pub fn judge(
     let mut violations = Violations::new();
     for violation in disks::judge(log) {
         let (party, due_to) = match cause(&violation, driver, seen) {
-            _ if is_of_restore(&violation, driver, seen, restored) => {
-                (Party::Unknown, "a restore".to_owned())
+            _ if is_of_restore(&violation.disk, violation.at, driver, seen, restored) => {
+                (Party::Restore, "a restore".to_owned())
             }
             Some(Cause::Write(change)) => (party_of(change), format!("revision {}", change.revision)),
             Some(Cause::Kubelet) => (Party::Others, "its kubelet, which did not report it".to_owned()),
@@ -67,7 +64,7 @@ pub fn judge(
         .filter(|change| begins_deletion(change))
         .map(|change| (change.revision, party_of(change)))
         .collect();
-    for judged in [Party::Subject, Party::Administrators, Party::Others, Party::Unknown] {
+    for judged in Party::ALL {
         let of_party = invariants::check_history(&changes, |change| {
             party_of(change) == judged
                 && decides(change)
@@ -85,16 +82,21 @@ pub fn judge(
     violations
 }
 
-/// Whether a restore has taken away, or brought back, what was decided about a disk before a violation.
-fn is_of_restore(violation: &Violation, driver: &str, seen: &[Seen], restored: &[u64]) -> bool {
-    let disk = &violation.disk;
+/// The disks that machines still have when nobody needs any, but those that a restore was about.
+pub fn left_over(seen: &[Seen], restored: &[u64], log: &[Line], driver: &str) -> Vec<String> {
+    let left = disks::left_over(log).into_iter();
+    let left = left.filter(|(disk, _)| !is_of_restore(disk, i64::MAX, driver, seen, restored));
+    left.map(|(disk, node)| format!("{disk} on {node}")).collect()
+}
+
+/// Whether a restore has taken away, or brought back, what was decided about a disk before that time.
+fn is_of_restore(disk: &str, at: i64, driver: &str, seen: &[Seen], restored: &[u64]) -> bool {
     let is_of_disk = |object: &Value| {
         let node = object["spec"]["nodeName"].as_str().unwrap_or_default();
-        object["spec"]["csi"]["volumeHandle"] == **disk
+        object["spec"]["csi"]["volumeHandle"] == *disk
             || object["metadata"]["name"] == attachment_name(disk, driver, node)
     };
-    let brought =
-        seen.iter().filter(|seen| seen.at <= violation.at && restored.contains(&seen.change.revision));
+    let brought = seen.iter().filter(|seen| seen.at <= at && restored.contains(&seen.change.revision));
     brought.flat_map(|seen| seen.change.before.iter().chain(&seen.change.after)).any(is_of_disk)
 }
 
@@ -147,6 +149,7 @@ mod tests {
                 code: 200,
                 request: Value::Null,
                 response,
+                at: None,
             });
             let after = Some(after.clone());
             seen.push(Seen { at: 0, change: Change { revision, resource, name, before, after } });

@@ -15,22 +15,29 @@ pub enum Party {
     Administrators,
     /// Kubelets, sidecars, the scheduler, the other controllers.
     Others,
-    /// The audit log has no line of it, as when the API server was killed before it could write one.
+    /// What etcd's data did when they were put back.
+    Restore,
+    /// Neither the audit log has a line of it, as when the API server was killed before it could write one, nor `managedFields`.
     Unknown,
 }
 
 impl Party {
+    pub const ALL: [Self; 5] =
+        [Self::Subject, Self::Administrators, Self::Others, Self::Restore, Self::Unknown];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Subject => "subject",
             Self::Administrators => "administrators",
             Self::Others => "others",
+            Self::Restore => "a restore",
             Self::Unknown => "unknown",
         }
     }
 }
 
-/// The party whose change it is. `is_subject` knows the subject's users.
+/// The party whose change it is. `is_subject` knows the subject's users. Where the audit log has none, the one who wrote last by
+/// `managedFields` is it: a deletion leaves none there.
 pub fn party(authors: &Authors, change: &Change, is_subject: impl Fn(&str) -> bool) -> Party {
     let users = authors.users(change);
     // Who writes what is there already is answered with the same revision; the subject is blamed first.
@@ -39,10 +46,23 @@ pub fn party(authors: &Authors, change: &Change, is_subject: impl Fn(&str) -> bo
     } else if users.contains("admin") {
         Party::Administrators
     } else if users.is_empty() {
-        Party::Unknown
+        match change.after.as_ref().and_then(last_manager) {
+            Some(MANAGER) => Party::Subject,
+            Some(_) => Party::Others,
+            None => Party::Unknown,
+        }
     } else {
         Party::Others
     }
+}
+
+/// The field manager of mooring's writes.
+const MANAGER: &str = "mooring";
+
+/// Who wrote an object last.
+fn last_manager(object: &Value) -> Option<&str> {
+    let entries = object["metadata"]["managedFields"].as_array()?;
+    entries.iter().max_by_key(|entry| entry["time"].as_str())?["manager"].as_str()
 }
 
 /// What a violation of the driver's log is due to.

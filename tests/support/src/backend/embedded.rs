@@ -14,6 +14,7 @@ use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use serde_json::Value;
 use testbed::{Server, faults::Faults, request::Place};
+use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 
 use super::{Backend, DEBUG_READER, Destination, METRICS_READER, Proxy};
@@ -139,6 +140,7 @@ fn entry(user: &str, head: &http::request::Parts, body: &[u8], place: Place) -> 
         code: 0,
         request: serde_json::from_slice(body).unwrap_or(Value::Null),
         response: Value::Null,
+        at: Some(Instant::now()),
     }
 }
 
