@@ -24,6 +24,9 @@ use super::{
 };
 use crate::controller::report::events::EventUpdate;
 
+/// A reservation that fails so often in a row is taken for refused, whatever the failure: a webhook may answer any of them.
+const TRIES: u32 = 4;
+
 impl Planner {
     /// Takes the answer to a request, or that there was none. The order is safety.
     pub fn answered(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
@@ -170,7 +173,8 @@ impl Planner {
             // What a creation met is there.
             Err(CallError::AlreadyExists(_)) => Then::Read(Purpose::SeeWhose),
             Err(error) => {
-                if matches!(error, CallError::Refused { .. }) {
+                let fails_each_time = !error.is_of_all() && self.attempt(&op.subject) > TRIES;
+                if matches!(error, CallError::Refused { .. }) || fails_each_time {
                     self.note_unreservable(op, write, now);
                 }
                 Then::Pause(error)
@@ -190,10 +194,15 @@ impl Planner {
         let is_as_it_was = |volume: &PersistentVolume| {
             write.kind != WriteKind::ReserveVolume || op.known == Some(volume.metadata.resource_version)
         };
-        let volume = self.state.volume(&name).filter(|volume| volume.spec.claim_ref.is_none());
-        if volume.is_some_and(|volume| is_as_it_was(&volume)) {
+        if self.state.volume(&name).is_some_and(|volume| is_as_it_was(&volume)) {
+            self.pass_over(&name, now);
+        }
+    }
+
+    fn pass_over(&mut self, name: &VolumeName, now: Instant) {
+        if self.state.volume(name).is_some_and(|volume| volume.spec.claim_ref.is_none()) {
             self.state.unreservable.insert(name.clone());
-            self.queue.offer(name, now);
+            self.queue.offer(name.clone(), now);
         }
     }
 
@@ -218,6 +227,16 @@ impl Planner {
             (ObjectRef::Volume(name), Purpose::ProveVolume, None) => self.volume_read(op, name, None, now),
             (ObjectRef::Volume(name), Purpose::ProveVolume, Some(Answer::Volume(volume))) => {
                 self.volume_read(op, name, Some(volume), now)
+            }
+            (ObjectRef::Volume(name), Purpose::Refresh, Some(answer)) => {
+                let is_as_it_was = op.known == answer.revision();
+                self.observe_response(answer, now);
+                // Of a claim, that is what became of its reservation.
+                let is_of_claim = matches!(op.subject, Target::Claim(_));
+                if is_of_claim && is_as_it_was && self.attempt(&op.subject) > TRIES {
+                    self.pass_over(name, now);
+                }
+                Then::Look
             }
             (_, Purpose::Refresh, Some(answer))
             | (_, Purpose::ProveReleased | Purpose::SeeWhose, Some(answer @ Answer::Volume(_))) => {

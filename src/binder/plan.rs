@@ -105,6 +105,8 @@ impl Planner {
         }
         self.queue.add_due(now);
         for class in self.state.delaying.take_due(now) {
+            // What was read meanwhile may be older than one that the watch has not told of yet.
+            self.state.proofs.forget_class(&class);
             self.wake_class(&class, now);
         }
         self.resync(now);

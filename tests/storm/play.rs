@@ -54,6 +54,8 @@ pub struct Record {
     pub kills: Vec<Instant>,
     /// When one was started.
     pub starts: Vec<Instant>,
+    /// When one was found that had ended by itself.
+    pub ended: Vec<Instant>,
     /// From when to when what one sees or does may be late.
     pub late: Vec<(Instant, Instant)>,
     /// From when to when requests failed.
@@ -81,6 +83,7 @@ struct Daemons {
     running: Vec<(Proxy, Option<Daemon>)>,
     kills: Vec<Instant>,
     starts: Vec<Instant>,
+    ended: Vec<Instant>,
     late: Vec<(Instant, Instant)>,
     faults: Vec<(Instant, Instant)>,
     troubles: JoinSet<()>,
@@ -92,10 +95,10 @@ struct Daemons {
 impl Daemons {
     async fn start(server: Embedded, launch: Launch, count: usize) -> Self {
         let (running, seen) = (Vec::new(), Vec::new());
-        let (kills, starts, late, faults) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let troubles = JoinSet::new();
+        let (kills, starts, ended) = (Vec::new(), Vec::new(), Vec::new());
+        let (late, faults, troubles) = (Vec::new(), Vec::new(), JoinSet::new());
         let mut daemons =
-            Self { server, launch, running, kills, starts, late, faults, troubles, seen, leader: 0 };
+            Self { server, launch, running, kills, starts, ended, late, faults, troubles, seen, leader: 0 };
         for _ in 0..count {
             let proxy = daemons.server.proxy().await;
             let daemon = daemons.server.start(&daemons.launch, &proxy);
@@ -120,6 +123,7 @@ impl Daemons {
     fn revive(&mut self) {
         for (proxy, daemon) in &mut self.running {
             if daemon.as_ref().is_none_or(Daemon::is_over) {
+                self.ended.extend(daemon.is_some().then(Instant::now));
                 proxy.thaw();
                 *daemon = Some(self.server.start(&self.launch, proxy));
                 self.starts.push(Instant::now());
@@ -131,6 +135,7 @@ impl Daemons {
     async fn replace(&mut self, place: usize, in_order: bool, pause: Duration) {
         let (proxy, daemon) = &mut self.running[place];
         if let Some(daemon) = daemon.take() {
+            self.ended.extend(daemon.is_over().then(Instant::now));
             if in_order {
                 let _ = timeout(Duration::from_mins(1), daemon.terminate()).await;
             } else {
@@ -272,6 +277,8 @@ async fn run(script: &Script) -> Record {
     let place = daemons.leader();
     daemons.replace(place, false, Duration::from_millis(100)).await;
     sleep(AFTER).await;
+    daemons.revive();
+    let ended = daemons.ended.clone();
     drop(daemons);
     let times = std::mem::take(&mut *times.lock().unwrap());
     Record {
@@ -283,6 +290,7 @@ async fn run(script: &Script) -> Record {
         began,
         kills,
         starts,
+        ended,
         late,
         faults,
         fights,

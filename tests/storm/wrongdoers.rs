@@ -52,6 +52,15 @@ struct Happening {
     /// The daemon is killed for the last time.
     #[serde(default)]
     killed: bool,
+    /// The daemon is found to have ended by itself.
+    #[serde(default)]
+    ended: bool,
+    /// The patch is answered with this status.
+    #[serde(default)]
+    refused: Option<u64>,
+    /// For so many seconds the daemon's requests fail, and two replicas lead by a lease.
+    #[serde(default)]
+    fails: Option<u64>,
     /// A stubborn writer undoes this of an object no more.
     #[serde(default)]
     stops: Option<(Undo, String)>,
@@ -100,6 +109,7 @@ fn record(happenings: &[Happening]) -> Record {
         began,
         kills: Vec::new(),
         starts: Vec::new(),
+        ended: Vec::new(),
         late: Vec::new(),
         faults: Vec::new(),
         fights: Vec::new(),
@@ -130,12 +140,34 @@ fn record(happenings: &[Happening]) -> Record {
             if let Some((undo, name)) = happening.stops.clone() {
                 record.fights.push(Fight { undo, name, until: at });
             }
+            if happening.ended {
+                record.ended.push(at);
+            }
+            if let Some(seconds) = happening.fails {
+                record.script.has_replicas = true;
+                record.faults.push((at, at + Duration::from_secs(seconds)));
+            }
             if happening.killed {
                 (record.killed, record.killed_request) = (revision, record.requests.len());
             }
             let Some(key) = happening.put.as_ref().or(happening.gone.as_ref()) else { continue };
-            revision += 1;
             let (resource, name) = key.split_once('/').unwrap();
+            let user = if happening.by.as_deref() == Some("daemon") { DAEMON } else { "admin" };
+            if let Some(code) = happening.refused {
+                record.requests.push(Entry {
+                    user: user.to_owned(),
+                    verb: "patch".to_owned(),
+                    group: String::new(),
+                    resource: resource.to_owned(),
+                    name: name.to_owned(),
+                    code,
+                    request: happening.is.clone(),
+                    response: Value::Null,
+                    at: Some(at),
+                });
+                continue;
+            }
+            revision += 1;
             let before = objects.remove(key);
             let after = happening.put.as_ref().map(|_| {
                 let mut object = before.clone().unwrap_or_else(|| whole(name));
@@ -146,7 +178,6 @@ fn record(happenings: &[Happening]) -> Record {
             if let Some(after) = &after {
                 objects.insert(key.clone(), after.clone());
             }
-            let user = if happening.by.as_deref() == Some("daemon") { DAEMON } else { "admin" };
             record.times.push((revision, at));
             record.requests.push(Entry {
                 user: user.to_owned(),
@@ -157,6 +188,7 @@ fn record(happenings: &[Happening]) -> Record {
                 code: 200,
                 request: happening.is.clone(),
                 response: json!({ "metadata": { "resourceVersion": revision.to_string() } }),
+                at: Some(at),
             });
             record.changes.push(Change {
                 revision,

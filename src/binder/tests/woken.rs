@@ -80,6 +80,30 @@ fn s28_a_claim_whose_node_is_chosen_reads_a_class_that_is_away() {
     );
 }
 
+#[test]
+fn s28_what_was_read_of_a_class_while_it_was_remembered_is_read_again_when_that_is_over() {
+    let mut free = volume("pv");
+    free.spec.storage_class_name = Some("local".into());
+    let (objects, mut planner) = planner(vec![free], vec![]);
+    let (local, now) = (class("local", "WaitForFirstConsumer", 5), Instant::now());
+    comes(&mut planner, &local, now);
+    goes(&mut planner, &local, now);
+    for (name, has_node) in [("c", false), ("s", true)] {
+        let mut of_class = claim(name);
+        of_class.spec.storage_class_name = Some("local".into());
+        if has_node {
+            of_class.metadata.annotations.insert("volume.kubernetes.io/selected-node", "n");
+        }
+        objects.apply(of_class);
+        planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", name)), now);
+    }
+    let read = only(planner.plan(now));
+    planner.answered(read, Err(CallError::NotFound("local".into())), now, 0.0);
+    assert_eq!(planner.plan(now).ops, []);
+    let op = only(planner.plan(now + MINUTE));
+    assert!(matches!(op.call, Call::Read { .. }), "{op:?}");
+}
+
 /// Has what is sent refused until a minute and more passes before the next try. Returns a moment after the last one.
 fn refused_for_long(planner: &mut Recording, mut now: Instant) -> Instant {
     loop {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     Fault, Moment, Objects, Timeline, claims_of, disk_of, in_use, is_of, is_ready, is_terminating, listed,
-    mounted, uid,
+    mounted, pace::is_write, uid,
 };
 use crate::{
     play::Record,
@@ -65,7 +65,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     }
     for entry in &record.requests[record.killed_request..] {
         let is_quiet = entry.resource == "leases";
-        let writes = ["create", "update", "patch", "delete"].contains(&entry.verb.as_str());
+        let writes = is_write(&entry.verb);
         // A create that is refused, as an event of that name stands, writes nothing.
         if entry.user == DAEMON && writes && entry.code < 400 && !is_quiet && !is_repeated(timeline, entry) {
             let rule = match entry.resource.as_str() {

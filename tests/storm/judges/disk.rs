@@ -346,7 +346,8 @@ impl Machines<'_> {
                 // What is decided while no list has it may be under way when the kubelet reports it again.
                 let place = (machine.clone(), disk.clone());
                 let is_new = self.reported_again.get(&place).is_some_and(|again| *at - *again < UNDER_WAY);
-                if self.falsified.contains(&place) || is_new {
+                // A report that people took away tells nothing against a pod that is there.
+                if (self.falsified.contains(&place) || is_new) && !shows_pod(objects, disk, machine) {
                     return;
                 }
                 // An attachment of another disk ends this one, too, whether its deletion is seen yet or not.

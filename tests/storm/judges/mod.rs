@@ -5,6 +5,7 @@
 mod all_on;
 mod calm;
 mod disk;
+mod lives;
 mod owner;
 mod pace;
 mod told;
@@ -53,6 +54,7 @@ pub fn goods(record: &Record) -> Vec<Fault> {
     let timeline = Timeline::of(record);
     let mut faults = disk::judge(record, &timeline);
     faults.extend(owner::judge(&timeline));
+    faults.extend(lives::judge(record));
     faults.extend(pace::judge(record, &timeline));
     faults.extend(undone::judge(record, &timeline));
     faults.extend(told::judge(record, &timeline));

@@ -1,9 +1,12 @@
-//! S46: how often the daemon writes the same to an object, creates the same, and deletes it.
+//! S46: how often the daemon writes the same to an object, creates the same, and deletes it; and how often it is refused (S40).
 
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
-use test_support::history::Change;
+use test_support::{
+    audit::{DAEMON, Entry},
+    history::Change,
+};
 use tokio::time::Instant;
 
 use super::{Fault, Timeline, is_terminating};
@@ -51,7 +54,44 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
             }
         }
     }
+    let mut faults: Vec<Fault> = faults.into_values().collect();
+    faults.extend(refused(record));
+    faults
+}
+
+/// In any minute in which requests do not fail at random.
+const MOST_REFUSED: usize = 30;
+
+/// What is refused is asked for again more and more slowly.
+fn refused(record: &Record) -> Vec<Fault> {
+    let mut recent: BTreeMap<(&str, &str, &str), Vec<Instant>> = BTreeMap::new();
+    let mut faults = BTreeMap::new();
+    let is_refused = |entry: &&Entry| entry.user == DAEMON && entry.code >= 400 && is_write(&entry.verb);
+    for entry in record.requests.iter().filter(is_refused) {
+        let Some(at) = entry.at else { continue };
+        if record.faults.iter().any(|(begin, end)| *begin <= at && at <= *end) {
+            continue;
+        }
+        // What is created is named in the body alone.
+        let name = entry.request["metadata"]["name"].as_str().unwrap_or(&entry.name);
+        let of = (entry.verb.as_str(), entry.resource.as_str(), name);
+        let refusals = recent.entry(of).or_default();
+        refusals.push(at);
+        if refusals.iter().rev().take_while(|earlier| at - **earlier <= Duration::from_mins(1)).count()
+            > MOST_REFUSED
+        {
+            let rule = "pace: refused and asked for again";
+            faults.entry(of).or_insert_with(|| Fault {
+                rule,
+                what: format!("{} {} {name}, {}", entry.verb, entry.resource, entry.code),
+            });
+        }
+    }
     faults.into_values().collect()
+}
+
+pub(super) fn is_write(verb: &str) -> bool {
+    ["create", "update", "patch", "delete"].contains(&verb)
 }
 
 /// What the daemon may have written of an object, or that it deleted it.

@@ -229,7 +229,7 @@ fn wants(objects: &Objects, pod: &str, volume: &str) -> bool {
     })
 }
 
-/// `FailedAttachVolume` about the same again only after a change of what it is about.
+/// About the same again only after a change of what it is about, or of the pod.
 fn failed_once(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     // By the name of an event: when it was told last.
     let mut told: BTreeMap<&str, Instant> = BTreeMap::new();
@@ -239,9 +239,11 @@ fn failed_once(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         if change.revision > record.killed || change.resource != "events" || !moment.is_ours() {
             continue;
         }
-        let failed = change.after.as_ref().and_then(|after| event_of(after, "FailedAttachVolume"));
-        let Some((_, message)) = failed else { continue };
-        if !message.starts_with("Multi-Attach error") && !message.starts_with("AttachVolume.Attach failed") {
+        let is_of_pod =
+            |event: &&Value| event["involvedObject"]["kind"].as_str().is_none_or(|kind| kind == "Pod");
+        let Some(after) = change.after.as_ref().filter(is_of_pod) else { continue };
+        let (reason, message) = (after["reason"].as_str(), after["message"].as_str().unwrap_or_default());
+        if reason == Some("SuccessfulAttachVolume") {
             continue;
         }
         let Some(before) = told.insert(change.name.as_str(), moment.at) else { continue };

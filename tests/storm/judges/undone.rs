@@ -145,10 +145,22 @@ impl<'a> Watch<'a> {
             }
         }
         for (fight, is_right) in self.record.fights.iter().zip(&mut self.right_again) {
-            if *is_right || fight.until > now {
+            let place = (What::Undone(fight.undo), fight.name.clone());
+            if fight.until > now {
+                // Each undo begins it anew.
+                if let Some(wrong) = self.wrong.get(&place)
+                    && now > undisturbed(&self.disturbances, wrong.since, now) + STOPPED + lag
+                {
+                    let rule = "pace: given up against a writer";
+                    self.faults
+                        .entry((rule, place.clone()))
+                        .or_insert_with(|| fault(rule, &place, wrong.since, self.record));
+                }
                 continue;
             }
-            let place = (What::Undone(fight.undo), fight.name.clone());
+            if *is_right {
+                continue;
+            }
             let Some(wrong) = self.wrong.get(&place) else {
                 *is_right = true;
                 continue;
