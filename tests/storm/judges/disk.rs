@@ -346,8 +346,10 @@ impl Machines<'_> {
                 // What is decided while no list has it may be under way when the kubelet reports it again.
                 let place = (machine.clone(), disk.clone());
                 let is_new = self.reported_again.get(&place).is_some_and(|again| *at - *again < UNDER_WAY);
-                // A report that people took away tells nothing against a pod that is there.
-                if (self.falsified.contains(&place) || is_new) && !shows_pod(objects, disk, machine) {
+                // Such a pod needs the disk whatever people made of its node's report, unless the driver attaches none (S16).
+                let attaches = |(_, driver): (&str, &Value)| driver["spec"]["attachRequired"] != false;
+                let is_needed = objects.all("csidrivers").all(attaches) && shows_pod(objects, disk, machine);
+                if (self.falsified.contains(&place) || is_new) && !is_needed {
                     return;
                 }
                 // An attachment of another disk ends this one, too, whether its deletion is seen yet or not.

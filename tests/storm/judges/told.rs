@@ -250,10 +250,11 @@ fn failed_once(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         // An event is written some time after what it tells, and late if requests fail.
         let failed =
             record.faults.iter().any(|(begin, end)| *begin <= moment.at && *end + WRITTEN_LATE >= before);
-        let volume = message.split('"').nth(1).unwrap_or_default();
+        // Its volume is one of the names in quotes.
+        let names: Vec<&str> = message.split('"').skip(1).step_by(2).collect();
         let recent =
             timeline.moments[..place].iter().rev().take_while(|earlier| earlier.at + AWAITED >= before);
-        let is_news = recent.into_iter().any(|earlier| concerns(earlier.change, volume));
+        let is_news = recent.into_iter().any(|earlier| concerns(earlier.change, &names));
         if !is_news && !failed && moment.at - before < STANDS {
             let what = format!("{}: {message}", change.name);
             faults.push(Fault { rule: "told: a failure again", what });
@@ -262,23 +263,24 @@ fn failed_once(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     faults
 }
 
-/// Whether a change is one of what keeps a volume from a pod. That an error was written again is none.
-fn concerns(change: &Change, volume: &str) -> bool {
+/// Whether a change is one of what keeps a volume of these names from a pod. That an error was written again is none.
+fn concerns(change: &Change, names: &[&str]) -> bool {
+    let is_it = |name: &Value| name.as_str().is_some_and(|name| names.contains(&name));
     let facts = |object: &Option<Value>| {
         let Some(object) = object else { return Value::Null };
         let (spec, status) = (&object["spec"], &object["status"]);
         match change.resource.as_str() {
-            "volumeattachments" if spec["source"]["persistentVolumeName"] == volume => json!([
+            "volumeattachments" if is_it(&spec["source"]["persistentVolumeName"]) => json!([
                 object["metadata"]["uid"],
                 is_terminating(object),
                 status["attached"],
                 status["attachError"]["message"],
                 status["detachError"]["message"],
             ]),
-            "persistentvolumes" if object["metadata"]["name"] == volume => {
+            "persistentvolumes" if is_it(&object["metadata"]["name"]) => {
                 json!([object["metadata"]["uid"], is_terminating(object), spec, status["phase"]])
             }
-            "persistentvolumeclaims" if spec["volumeName"] == volume => {
+            "persistentvolumeclaims" if is_it(&spec["volumeName"]) => {
                 json!([object["metadata"]["uid"], is_terminating(object), status["phase"]])
             }
             "nodes" => json!([listed(object), in_use(object), is_ready(object), is_out_of_service(object)]),
