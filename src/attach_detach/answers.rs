@@ -18,7 +18,7 @@ use super::{
     reasons::NodeVolumeKey,
     state::{
         actual::{
-            Deletion, ForceReason, Operation, answered::Answered, node_requests::NodeRequests,
+            Deletion, ForceReason, Operation, WhyRead, answered::Answered, node_requests::NodeRequests,
             unpublishing::Sequence,
         },
         desired::volume_name::VolumeId,
@@ -117,7 +117,11 @@ impl AttachDetach {
                 self.refresh_attachment(&name, answered.now);
                 let is_there = self.objects.attachments.get(&name).is_some();
                 let node_volume = self.actual.node_volume_mut(volume, node);
-                if let Some(uid) = node_volume.read_found(&name, is_there, answered) {
+                let foreign = node_volume.read_found(&name, is_there, answered);
+                if matches!(node_volume.why_read, Some(WhyRead::NameTaken(_))) {
+                    self.actual.taken.insert(name.clone(), (volume.clone(), node.clone()));
+                }
+                if let Some(uid) = foreign {
                     self.note_foreign(&ActTarget::Attachment(node.clone(), name), &uid, answered.now);
                 }
             }

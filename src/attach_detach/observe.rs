@@ -25,7 +25,7 @@ use super::{
         desired::{DesiredAttachment, populator, volume_name::VolumeId, volume_source::volume_of},
     },
 };
-use crate::controller::undone::Undone;
+use crate::controller::{retry::Retry, undone::Undone};
 
 impl AttachDetach {
     /// Looks at some of what is yet to be looked at of all there is.
@@ -256,6 +256,13 @@ impl AttachDetach {
     pub(super) fn refresh_attachment(&mut self, name: &AttachmentName, now: Instant) {
         self.outbox.planned(Planned::Attachment, 1);
         let latest = self.objects.attachments.get(name);
+        if latest.is_none()
+            && let Some((volume, node)) = self.actual.taken.remove(name)
+        {
+            // The name is free: it is read once more, and taken.
+            self.actual.node_volume_mut(&volume, &node).retry = Retry::default();
+            self.queue.add_on(&node, [volume]);
+        }
         let is_replaced = latest.as_deref().is_some_and(|latest| self.actual.is_replaced_by(name, latest));
         let objects = Arc::clone(&self.objects);
         let candidates = |attachment: &VolumeAttachment| candidates(&objects, attachment);

@@ -68,6 +68,8 @@ pub struct ActualState {
     pub(super) sources: Relation<VolumeName, AttachmentName>,
     /// VolumeAttachments that no known volume explains: worth another look when their node or PersistentVolume changes.
     pub(in crate::attach_detach) unidentified: Unidentified,
+    /// Who waits for a name that another VolumeAttachment has.
+    pub(in crate::attach_detach) taken: HashMap<AttachmentName, (VolumeId, NodeName)>,
 }
 
 impl ActualState {
