@@ -420,8 +420,8 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         // What is left of it is to note that KCM is free.
         _ if may_be_stale => SwitchStep::LowerFence,
         _ if is_held => SwitchStep::GiveLeaseUp,
-        // Without a lease there is nothing to see of it.
-        _ if manager.leads || order.manager_restarted => SwitchStep::Done,
+        // Without a lease there is nothing to see of it; and of a loop without memory no process has ended.
+        _ if manager.leads || order.manager_restarted || !remembers => SwitchStep::Done,
         _ => SwitchStep::AwaitManager,
     }
 }
@@ -443,7 +443,7 @@ fn until_stopped(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     if is_open {
         return SwitchStep::StopDaemon;
     }
-    if !daemon.is_fenced {
+    if *remembers && !daemon.is_fenced {
         return SwitchStep::Stop(
             "mooring runs without --fence behind the fence, so nobody hears that it is to begin nothing new: add the component \
              optional/fence again, and run this again"

@@ -345,6 +345,24 @@ fn without_attach_detach_no_process_has_to_end_and_nobody_needs_the_lease() {
             },
             Done,
         ),
+        (
+            "none does, and kube-controller-manager has no lease",
+            |seen| {
+                unheld(seen);
+                stopped(seen);
+                (seen.fence, seen.daemon.has_led) = (FenceStanding::Absent { proven: true }, true);
+                seen.manager.leads = false;
+            },
+            Done,
+        ),
+        (
+            "it rules without --fence behind the fence",
+            |seen| {
+                unheld(seen);
+                seen.daemon.is_fenced = false;
+            },
+            StopDaemon,
+        ),
     ];
     let order =
         SwitchOrder { max_pause: Some(Duration::from_secs(1)), ..order(Direction::KubeControllerManager) };

@@ -227,6 +227,7 @@ pub fn printed(to: Direction, (next, remembers): (&SwitchStep, bool), fences: &[
         SwitchStep::Drain(Vec::new()),
         SwitchStep::HoldLease,
         SwitchStep::GiveLeaseUp,
+        SwitchStep::AwaitManager,
     ];
     for (number, step) in steps.iter().filter(|step| remembers || !of_memory.contains(step)).enumerate() {
         let (words, command) = step.words();
