@@ -38,7 +38,10 @@ pub(super) fn last_word(view: &View<'_>, uid: &Uid) -> Option<String> {
 /// Whether the binder says that it holds a write of an object back, or could not carry it out.
 pub(super) fn is_held_back(event: &Event, uid: &Uid) -> bool {
     let reasons = ["FailedBinding", "FailedUpdate", "ForeignWriter", "RestoreGrace"];
-    is_about(event, uid) && event.reason.as_deref().is_some_and(|reason| reasons.contains(&reason))
+    let is_of_binder = |reason: &str| {
+        reasons.contains(&reason) || reason == "ProvisioningFailed" && source(event) == Some(BINDER)
+    };
+    is_about(event, uid) && event.reason.as_deref().is_some_and(is_of_binder)
 }
 
 /// When anything was last said about an object.
