@@ -25,7 +25,7 @@ use super::{
 use crate::controller::report::events::EventUpdate;
 
 /// A reservation that fails so often in a row is taken for refused, whatever the failure: a webhook may answer any of them.
-const TRIES: u32 = 4;
+const RESERVATION_TRIES: u32 = 4;
 
 impl Planner {
     /// Takes the answer to a request, or that there was none. The order is safety.
@@ -173,7 +173,7 @@ impl Planner {
             // What a creation met is there.
             Err(CallError::AlreadyExists(_)) => Then::Read(Purpose::SeeWhose),
             Err(error) => {
-                let fails_each_time = !error.is_of_all() && self.attempt(&op.subject) > TRIES;
+                let fails_each_time = !error.is_of_all() && self.attempt(&op.subject) > RESERVATION_TRIES;
                 if matches!(error, CallError::Refused { .. }) || fails_each_time {
                     self.note_unreservable(op, write, now);
                 }
@@ -233,7 +233,7 @@ impl Planner {
                 self.observe_response(answer, now);
                 // Of a claim, that is what became of its reservation.
                 let is_of_claim = matches!(op.subject, Target::Claim(_));
-                if is_of_claim && is_as_it_was && self.attempt(&op.subject) > TRIES {
+                if is_of_claim && is_as_it_was && self.attempt(&op.subject) > RESERVATION_TRIES {
                     self.pass_over(name, now);
                 }
                 Then::Look
