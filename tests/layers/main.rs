@@ -133,6 +133,39 @@ fn imports_go_down() {
     assert!(report.is_empty(), "\n{report}");
 }
 
+/// What runs in the daemon.
+const DAEMON: [&str; 5] = ["app", "configz", "debugging", "routes", "supervise"];
+
+#[test]
+fn the_daemon_answers_no_questions() {
+    for Module { path, code } in modules("src") {
+        let is_of_daemon = DAEMON.iter().any(|part| is_part_of(&path, part));
+        let asked: Vec<String> = imports(&code)
+            .into_iter()
+            .filter(|target| is_of_daemon && ["explain", "query"].contains(&target.as_str()))
+            .collect();
+        assert_eq!(asked, Vec::<String>::new(), "{path}");
+    }
+}
+
+#[test]
+fn who_decides_reads_no_clock_and_logs_nothing() {
+    let of_controllers = LAYERS.iter().find(|layer| layer.name.starts_with("subsystems")).unwrap().modules;
+    let decides = |path: &str| {
+        let mut parts = path.split("::");
+        of_controllers.contains(&parts.next().unwrap_or_default())
+            && parts.any(|part| ["decide", "plan", "state"].contains(&part))
+    };
+    let mut count = 0;
+    for Module { path, code } in modules("src").into_iter().filter(|module| decides(&module.path)) {
+        count += 1;
+        for word in ["::now()", "tracing::", "tokio::spawn"] {
+            assert!(!code.contains(word), "{path} has {word}");
+        }
+    }
+    assert!(count > 40, "only {count} modules were found");
+}
+
 #[test]
 fn the_testbed_and_the_support_of_tests_know_nothing_of_mooring() {
     for folder in STRANGERS {
