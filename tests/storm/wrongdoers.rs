@@ -154,17 +154,8 @@ fn record(happenings: &[Happening]) -> Record {
             let (resource, name) = key.split_once('/').unwrap();
             let user = if happening.by.as_deref() == Some("daemon") { DAEMON } else { "admin" };
             if let Some(code) = happening.refused {
-                record.requests.push(Entry {
-                    user: user.to_owned(),
-                    verb: "patch".to_owned(),
-                    group: String::new(),
-                    resource: resource.to_owned(),
-                    name: name.to_owned(),
-                    code,
-                    request: happening.is.clone(),
-                    response: Value::Null,
-                    at: Some(at),
-                });
+                let entry = entry(user, "patch", (resource, name), happening, at);
+                record.requests.push(Entry { code, ..entry });
                 continue;
             }
             revision += 1;
@@ -179,17 +170,10 @@ fn record(happenings: &[Happening]) -> Record {
                 objects.insert(key.clone(), after.clone());
             }
             record.times.push((revision, at));
-            record.requests.push(Entry {
-                user: user.to_owned(),
-                verb: if before.is_some() { "patch" } else { "create" }.to_owned(),
-                group: String::new(),
-                resource: resource.to_owned(),
-                name: name.to_owned(),
-                code: 200,
-                request: happening.is.clone(),
-                response: json!({ "metadata": { "resourceVersion": revision.to_string() } }),
-                at: Some(at),
-            });
+            let verb = if before.is_some() { "patch" } else { "create" };
+            let response = json!({ "metadata": { "resourceVersion": revision.to_string() } });
+            let entry = entry(user, verb, (resource, name), happening, at);
+            record.requests.push(Entry { code: 200, response, ..entry });
             record.changes.push(Change {
                 revision,
                 resource: resource.to_owned(),
@@ -203,6 +187,27 @@ fn record(happenings: &[Happening]) -> Record {
         record.killed_request = record.requests.len();
     }
     record
+}
+
+/// A request that is not answered yet.
+fn entry(
+    user: &str,
+    verb: &str,
+    (resource, name): (&str, &str),
+    happening: &Happening,
+    at: Instant,
+) -> Entry {
+    Entry {
+        user: user.to_owned(),
+        verb: verb.to_owned(),
+        group: String::new(),
+        resource: resource.to_owned(),
+        name: name.to_owned(),
+        code: 0,
+        request: happening.is.clone(),
+        response: Value::Null,
+        at: Some(at),
+    }
 }
 
 /// Name, namespace and UID by the key.
