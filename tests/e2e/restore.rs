@@ -208,8 +208,8 @@ async fn real(stage: Stage, bumped: bool) {
 async fn before_the_fence(stage: Stage) {
     let (mut plane, token, cluster) = etcd_of_its_own(&stage).await;
     let attacher = start_attacher(&plane);
-    // Leases that outlast the restart of the servers.
-    let leases = ["--leader-elect-lease-duration=100s", "--leader-elect-renew-deadline=80s"];
+    // Leases that outlast the restart of the servers. For as long as one lasts, nobody takes it that was deleted.
+    let leases = ["--leader-elect-lease-duration=40s", "--leader-elect-renew-deadline=30s"];
     let loops = the_two().map(|fence| fence.controller);
     let flags = [&STOCK_FLAGS[..], &["--leader-elect=true"], &leases].concat();
     let manager = plane.controller_manager(&loops, &flags);

@@ -292,7 +292,9 @@ async fn kubelet_of_the_manager(
     loop {
         pods.delete(MIRROR, &DeleteParams::default().grace_period(0)).await.ok();
         let Some(controllers) = manifest.borrow_and_update().clone() else {
-            manifest.changed().await.expect("the story goes on");
+            if manifest.changed().await.is_err() {
+                return;
+            }
             continue;
         };
         let mut arguments = vec![format!("--controllers={}", controllers.join(","))];
@@ -308,7 +310,10 @@ async fn kubelet_of_the_manager(
         tokio::select! {
             _ = process.ended() => {}
             changed = manifest.changed() => {
-                changed.expect("the story goes on");
+                // Else the story is over.
+                if changed.is_err() {
+                    return;
+                }
                 process.terminate().await;
             }
         }
