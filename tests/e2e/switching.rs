@@ -239,7 +239,7 @@ async fn kubelet_of_the_daemon(stage: Stage, servers: Option<String>, replicas: 
         let flags = template.args.expect("arguments").split_off(1);
         let wanted = usize::try_from(spec.replicas.unwrap_or_default()).expect("a number of replicas");
         let mut running = replicas.lock().await;
-        running.retain_mut(|(daemon, _)| !daemon.is_over());
+        running.retain(|(daemon, _)| !daemon.is_over());
         let (mut kept, mut ended): (Vec<_>, Vec<_>) =
             std::mem::take(&mut *running).into_iter().partition(|(_, known)| *known == flags);
         ended.extend(kept.split_off(wanted.min(kept.len())));

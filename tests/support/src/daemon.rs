@@ -274,9 +274,9 @@ impl Daemon {
     }
 
     /// Whether it has ended.
-    pub fn is_over(&mut self) -> bool {
-        match &mut self.life {
-            Life::Process(process) => !process.is_running(),
+    pub fn is_over(&self) -> bool {
+        match &self.life {
+            Life::Process(process) => process.log().is_closed(),
             Life::InProcess(life) => life.is_over(),
         }
     }
