@@ -347,9 +347,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lock_that_was_not_ours_all_the_time_is_taken_and_told_from_one_that_was() {
-        // Who holds it; nothing is that there is none.
-        for (holds, expected) in [(None, false), (Some(""), false), (Some("dead"), false), (Some("us"), true)]
-        {
+        // Who holds it (nothing is that there is none), and whether it was ours, or with which code it is refused.
+        let cases = [
+            (None, Ok(false)),
+            (Some(""), Ok(false)),
+            (Some("dead"), Ok(false)),
+            (Some("us"), Ok(true)),
+            (Some("alive"), Err(423)),
+        ];
+        for (holds, expected) in cases {
+            let looks = std::sync::atomic::AtomicU32::new(0);
             let ours = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
             let identity = std::sync::Arc::clone(&ours);
             let service = tower::service_fn(move |request: Request<Body>| {
@@ -359,7 +366,10 @@ mod tests {
                 let (code, body) = if is_gone {
                     (404, json!({ "kind": "Status", "status": "Failure", "code": 404 }))
                 } else {
-                    (200, json!({ "spec": { "holderIdentity": holder, "renewTime": "1" } }))
+                    // Who is alive renews it.
+                    let look = looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let renewed = if holds == Some("alive") { look.to_string() } else { "1".to_owned() };
+                    (200, json!({ "spec": { "holderIdentity": holder, "renewTime": renewed } }))
                 };
                 let answer = Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
                 async { Ok::<_, Infallible>(answer.unwrap()) }
@@ -367,7 +377,11 @@ mod tests {
             let api = ApiServer::in_process(Client::new(service, "default"));
             let switcher = Switcher::new(&api, &[]).await.unwrap();
             switcher.manager().identity().clone_into(&mut ours.lock().unwrap());
-            assert_eq!(switcher.lock(&|_| {}).await, Ok(expected), "{holds:?}");
+            let taken = switcher.lock(&|_| {}).await.map_err(|error| match error {
+                NoAnswer::Refused(code, _) => code,
+                NoAnswer::Unknown(why) => panic!("{why}"),
+            });
+            assert_eq!(taken, expected, "{holds:?}");
         }
     }
 

@@ -50,15 +50,17 @@ pub fn the_two() -> [&'static Fence; 2] {
     [attach_detach, binder]
 }
 
-/// kube-controller-manager as installers start it: each loop is a user of its own.
+/// As installers start kube-controller-manager, each loop is a user of its own.
+pub const STOCK_FLAGS: [&str; 4] = [
+    "--use-service-account-credentials=true",
+    "--kube-api-qps=1000",
+    "--kube-api-burst=1000",
+    "--pvclaimbinder-sync-period=500ms",
+];
+
+/// kube-controller-manager with [`STOCK_FLAGS`].
 pub fn stock(stage: &Stage, controllers: &[&str], more: &[&str]) -> Process {
-    let flags = [
-        "--use-service-account-credentials=true",
-        "--kube-api-qps=1000",
-        "--kube-api-burst=1000",
-        "--pvclaimbinder-sync-period=500ms",
-    ];
-    stage.real().plane.controller_manager(controllers, &[&flags[..], more].concat())
+    stage.real().plane.controller_manager(controllers, &[&STOCK_FLAGS[..], more].concat())
 }
 
 /// Puts up the fences of these loops as their manifests have them.

@@ -64,6 +64,8 @@ mod standstill;
 mod stock_metrics;
 mod strange;
 mod switch;
+mod switch_faults;
+mod switching;
 mod traces;
 mod troubles;
 
@@ -101,6 +103,7 @@ fn main() {
     stories.extend(second_controller::stories());
     stories.extend(fence::stories());
     stories.extend(switch::stories());
+    stories.extend(switch_faults::stories());
     stories.extend(slow::stories());
     stories.extend(force_waits::stories());
     stories.extend(serving::stories());

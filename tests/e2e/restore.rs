@@ -4,6 +4,7 @@
 use apiserver::restore::RESTORE_GRACE;
 use http::Method;
 use k8s_openapi::api::{
+    apps::v1::Deployment,
     coordination::v1::Lease,
     core::v1::{PersistentVolume, PersistentVolumeClaim},
 };
@@ -13,8 +14,9 @@ use serde_json::{Value, json};
 use test_support::{
     actors::{Attacher, AttacherBehaviour},
     attributes_class::VolumeAttributesClass,
+    audit,
     backend::Proxy,
-    cluster::{Cluster, DRIVER, patch, until},
+    cluster::{Cluster, DRIVER, create, patch, patch_status, until},
     control_plane::{ControlPlane, User},
     daemon::{Daemon, Launch},
     invariants,
@@ -24,8 +26,10 @@ use tokio::time::Instant;
 
 use crate::{
     ephemeral, expander,
+    fence::{STOCK_FLAGS, the_two},
     replicas::leader,
     stage::{DAEMON_NAMESPACE, PROGRAM, Stage, Story, install, story},
+    switching::{Switching, deployment},
 };
 
 /// How far `etcdutl snapshot restore --bump-revision` usually moves the revisions.
@@ -65,6 +69,10 @@ pub fn stories() -> Vec<Story> {
     stories.push(
         story("restore_of_etcd_while_the_only_replica_is_away_is_not_noticed", real_unwatched)
             .only_real(RESTORED),
+    );
+    stories.push(
+        story("restore_of_etcd_to_before_the_fence_is_followed_by_the_same_switch", before_the_fence)
+            .only_real_if_all(RESTORED),
     );
     stories
 }
@@ -190,6 +198,67 @@ async fn real(stage: Stage, bumped: bool) {
     daemon.page_says("/debug/attach-detach", "RestoreGrace").await;
     let attachment = cluster.attachment("v1", "n1").await;
     assert_eq!(attachment.metadata.deletion_timestamp, None);
+}
+
+/// The backup that is put back is from before the way over: it has neither the fence nor mooring's lease. mooring stands by as it did
+/// then, and leads again when the same command has been run again. What the backup has attached stays for the whole grace.
+async fn before_the_fence(stage: Stage) {
+    let (mut plane, token, cluster) = etcd_of_its_own(&stage).await;
+    let attacher = start_attacher(&plane);
+    // Leases that outlast the restart of the servers. For as long as one lasts, nobody takes it that was deleted.
+    let leases = ["--leader-elect-lease-duration=40s", "--leader-elect-renew-deadline=30s"];
+    let loops = the_two().map(|fence| fence.controller);
+    let flags = [&STOCK_FLAGS[..], &["--leader-elect=true"], &leases].concat();
+    let manager = plane.controller_manager(&loops, &flags);
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), DAEMON_NAMESPACE);
+    create(&deployments, deployment()).await;
+    let ready = json!({ "status": {
+        "observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1,
+    } });
+    patch_status(&deployments, "mooring", ready).await;
+    let launch = leases
+        .iter()
+        .fold(Launch::replica_by_default(DAEMON_NAMESPACE), |launch, flag| launch.with(flag))
+        .with("--fence");
+    let daemon = launch.start_process(PROGRAM, &plane.kubeconfig(plane.url(), &token));
+    daemon.shows("mooring_fence{state=\"absent\"} 1").await;
+    two_nodes_with_a_pod_on_the_first(&cluster).await;
+    let backup = plane.snapshot();
+
+    let kubeconfig = plane.kubeconfig(plane.url(), &plane.token(User::Admin));
+    let over = async || {
+        let (code, said) = Switching::begin(&kubeconfig, &["--to", "mooring", "--yes"]).ended().await;
+        assert!(code == Some(0) && said.contains("done"), "{code:?} {said}");
+    };
+    over().await;
+    cluster.remove_pod("old").await;
+    cluster.detached("v1", "n1").await;
+
+    drop((attacher, manager));
+    let sent = audit::length(&plane.audit_log());
+    plane.restore(&backup, true).await;
+    daemon.shows("mooring_alarm{alarm=\"etcd_restored\"} 1").await;
+    // It has started over, and has never seen a fence.
+    daemon.shows("mooring_fence{state=\"absent\"} 1").await;
+    daemon.shows("mooring_election_fitness{fitness=\"unfenced\"} 1").await;
+    let _attacher = start_attacher(&plane);
+    let _manager = plane.controller_manager(&loops, &flags);
+    over().await;
+    cluster.remove_pod("old").await;
+    daemon.page_says("/debug/attach-detach", "RestoreGrace").await;
+    let attachment = cluster.attachment("v1", "n1").await;
+    assert_eq!(attachment.metadata.deletion_timestamp, None);
+    cluster.pod("third", "n2", &["c2"]).await;
+    cluster.published("n2", &["v2"]).await;
+    let mut requests = audit::read(&plane.audit_log(), sent);
+    // A server that has just started refuses everybody until it has read the roles.
+    requests.retain(|entry| entry.code != 403);
+    let deleted: Vec<_> = requests
+        .iter()
+        .filter(|entry| entry.user == audit::DAEMON && entry.verb == "delete" && entry.code < 300)
+        .collect();
+    assert!(deleted.is_empty(), "{deleted:#?}");
+    assert_eq!(invariants::check_requests(&requests), [""; 0]);
 }
 
 async fn two_nodes_with_a_pod_on_the_first(cluster: &Cluster) {

@@ -331,10 +331,16 @@ impl Stage {
 
     /// Starts a daemon at the other end of a wire to the real server and waits until it is ready.
     pub async fn wired_daemon(&self, launch: &Launch, wire: &Wire) -> Daemon {
-        let real = self.real();
-        let daemon = launch.start_process(PROGRAM, &real.plane.kubeconfig(wire.url(), &real.token));
-        self.logs.lock().unwrap().extend(daemon.log().cloned());
+        let daemon = self.begin_daemon_at(launch, wire.url());
         daemon.ready().await;
+        daemon
+    }
+
+    /// Starts a daemon for which the real server is at this address.
+    pub fn begin_daemon_at(&self, launch: &Launch, server: &str) -> Daemon {
+        let real = self.real();
+        let daemon = launch.start_process(PROGRAM, &real.plane.kubeconfig(server, &real.token));
+        self.logs.lock().unwrap().extend(daemon.log().cloned());
         daemon
     }
 

@@ -146,6 +146,17 @@ impl Daemon {
         }
     }
 
+    /// Whether `/readyz` says yes now; not if it has ended.
+    pub async fn is_ready(&self) -> bool {
+        match &self.life {
+            Life::Process(process) => match known_address(process).await {
+                Some(url) => answer_at(&url, "/readyz").await.is_some(),
+                None => false,
+            },
+            Life::InProcess(life) => life.page("/readyz").await.is_some(),
+        }
+    }
+
     /// One page of it.
     pub async fn page(&self, path: &str) -> String {
         self.answer(path).await.unwrap_or_else(|| panic!("{path} is not answered"))
@@ -200,11 +211,7 @@ impl Daemon {
     /// A page, if it is answered with success.
     async fn answer(&self, path: &str) -> Option<String> {
         match &self.life {
-            Life::Process(process) => {
-                let client = Credentials::from(Authority::master()).client(&address(process).await);
-                let (status, page) = ask(&client, path).await?;
-                (status == StatusCode::OK).then_some(page)
-            }
+            Life::Process(process) => answer_at(&address(process).await, path).await,
             Life::InProcess(life) => life.page(path).await,
         }
     }
@@ -266,10 +273,10 @@ impl Daemon {
         }
     }
 
-    /// Whether the parts of one on the test's runtime have ended by themselves.
+    /// Whether it has ended.
     pub fn is_over(&self) -> bool {
         match &self.life {
-            Life::Process(_) => panic!("a process is waited for"),
+            Life::Process(process) => process.log().is_closed(),
             Life::InProcess(life) => life.is_over(),
         }
     }
@@ -299,11 +306,24 @@ impl Daemon {
     }
 }
 
+/// A page of a process, if it is answered with success.
+async fn answer_at(url: &str, path: &str) -> Option<String> {
+    let client = Credentials::from(Authority::master()).client(url);
+    let (status, page) = ask(&client, path).await?;
+    (status == StatusCode::OK).then_some(page)
+}
+
 /// The address a process serves on, which it logs.
 async fn address(process: &Process) -> String {
+    let address = known_address(process).await;
+    address.unwrap_or_else(|| panic!("the daemon ended:\n{}", process.log().tail(40)))
+}
+
+/// The same; `None` if it ended before.
+async fn known_address(process: &Process) -> Option<String> {
     let address = process.log().find(|line| {
         let (_, rest) = line.split_once(" address=")?;
         Some(format!("https://{}", rest.split_whitespace().next()?))
     });
-    address.await.unwrap_or_else(|| panic!("the daemon ended:\n{}", process.log().tail(40)))
+    address.await
 }

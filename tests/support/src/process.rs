@@ -198,6 +198,11 @@ impl Log {
         });
     }
 
+    /// Whether the process says nothing any more: it has ended.
+    pub fn is_closed(&self) -> bool {
+        self.state.borrow().1 == 0
+    }
+
     async fn closed(&self) {
         let mut state = self.state.subscribe();
         state.wait_for(|(_, open)| *open == 0).await.expect("the log outlives its readers");

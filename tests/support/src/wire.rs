@@ -2,12 +2,12 @@
 //!
 //! It passes bytes without interpreting them, with or without TLS, like a load balancer that freezes for some time
 //! and then continues. It delivers the bytes of a client that has closed its connection in the meantime. The server
-//! notices the close only after its answer, so it executes the request.
+//! notices the close only after its answer, so it executes the request. A [`Balancer`] leads to two servers.
 
 use std::sync::Arc;
 
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
     net::{
         TcpListener, TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
@@ -163,4 +163,59 @@ async fn carry_down(mut server: OwnedReadHalf, mut client: OwnedWriteHalf, answe
         is_heard = is_heard && client.write_all(&chunk[..length]).await.is_ok();
     }
     let _ = client.shutdown().await;
+}
+
+/// A balancer before two servers of this machine; cut when dropped.
+pub struct Balancer {
+    url: String,
+    /// Whether it leads to the first server alone.
+    is_out: Arc<watch::Sender<bool>>,
+    _stop: DropGuard,
+}
+
+impl Balancer {
+    /// Leads to these servers.
+    pub async fn before(servers: [&str; 2]) -> Self {
+        let addresses = servers.map(|server| server.rsplit('/').next().unwrap_or_default().to_owned());
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind the balancer");
+        let url = format!("https://{}", listener.local_addr().expect("a bound socket has an address"));
+        let is_out = Arc::new(watch::Sender::new(false));
+        let (state, stop) = (Arc::clone(&is_out), CancellationToken::new());
+        let stopped = stop.clone();
+        let accepting = async move {
+            let mut count = 0_u64;
+            while let Ok((mut client, _)) = listener.accept().await {
+                count += 1;
+                let mut out = state.subscribe();
+                // Not in turn: to somebody who makes two connections for each look, it would always lead to the same one.
+                let is_second = count.count_ones().is_multiple_of(2) && !*out.borrow_and_update();
+                let address = addresses[usize::from(is_second)].clone();
+                tokio::spawn(async move {
+                    let Ok(mut server) = TcpStream::connect(address).await else { return };
+                    let taken_out = async { drop(out.wait_for(|is_out| *is_out && is_second).await) };
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut client, &mut server) => {}
+                        () = taken_out => {}
+                    }
+                });
+            }
+        };
+        tokio::spawn(async move { stopped.run_until_cancelled(accepting).await });
+        Self { url, is_out, _stop: stop.drop_guard() }
+    }
+
+    /// Its address for clients.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Leads to the first server alone from now on, and ends the connections to the second, as when that does not answer.
+    pub fn take_out(&self) {
+        self.is_out.send_replace(true);
+    }
+
+    /// Leads to both again.
+    pub fn put_back(&self) {
+        self.is_out.send_replace(false);
+    }
 }
