@@ -266,8 +266,9 @@ impl Judge {
 
     fn held_against(&mut self, act: &Mutation, judged: &Judged, made: &Made) {
         self.summary.held_against(&judged.laws, judged.breach.as_ref());
-        // What comes off the list is detached next.
-        if let Some(situation) = judged.named.filter(|_| act.kind != MutationKind::Unlist) {
+        // What comes off the list and is held against no law is detached next.
+        let is_first = act.kind == MutationKind::Unlist && judged.laws.is_empty();
+        if let Some(situation) = judged.named.filter(|_| !is_first) {
             self.summary.seen(situation);
         }
         if let Some(breach) = &judged.breach {
