@@ -20,6 +20,7 @@ pub(crate) mod metrics;
 pub mod mutation;
 mod pairing;
 mod past;
+mod progress;
 mod rehearsal;
 pub(crate) mod self_test;
 mod situations;
@@ -45,6 +46,7 @@ use self::{
     audit::AuditLog,
     judge::Judge,
     metrics::ObserveMetrics,
+    progress::{come_up, elsewhere, passed},
     rehearsal::Rehearsal,
     summary::{Difference, Summary},
 };
@@ -119,6 +121,8 @@ pub async fn observe(
     let mut ticks = interval(TICK);
     let mut catching_up: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(pending());
     let mut next_catch_up = Instant::now();
+    let mut asking: Pin<Box<dyn Future<Output = Vec<&'static str>> + Send>> =
+        Box::pin(elsewhere(observation.caller.client()));
     let mut begun: Option<Instant> = None;
     // Until when all is known.
     let mut known = started;
@@ -141,9 +145,13 @@ pub async fn observe(
                 wished(wish, &mut judge, &objects, rehearsal.as_mut());
             }
             () = &mut catching_up => catching_up = Box::pin(pending()),
+            kinds = &mut asking => {
+                asking = Box::pin(pending());
+                judge.are_elsewhere(&kinds);
+            }
             _ = ticks.tick() => {}
         }
-        let (passed, behind) = observation.passed();
+        let (passed, behind) = passed(&objects);
         // What is told is known before a watch has passed it.
         take_all(&mut observation, &mut judge, rehearsal.as_mut());
         let read = audit_log.as_mut().map_or(Ok(()), |log| log.read(&mut judge.authors));
@@ -168,15 +176,15 @@ pub async fn observe(
         metrics.show(judge.counts());
         if oldest.is_some_and(|at| at + BEHIND_FOR <= now) && next_catch_up <= now {
             next_catch_up = now + BETWEEN_CATCH_UPS;
-            catching_up = Box::pin(observation.catch_up());
+            catching_up = Box::pin(come_up(&observation));
         }
     };
     let ended = if begun.is_none() { Ok(ended?) } else { ended };
     // What was done last is judged, too, if the watches tell of it soon.
     if ended.is_ok() {
-        let _ = timeout(LAST, observation.catch_up()).await;
+        let _ = timeout(LAST, come_up(&observation)).await;
         sleep(TICK).await;
-        let (passed, _) = observation.passed();
+        let (passed, _) = passed(&observation.objects);
         take_all(&mut observation, &mut judge, rehearsal.as_mut());
         known = Instant::now();
         judge.pass(passed, known);
@@ -225,7 +233,7 @@ fn are_watched(
             return Err(anyhow!("{kind} could not be listed for ten minutes: {error}").into());
         }
         let is_behind = waits.is_some_and(|(behind, since)| behind == *kind && since + BLIND_FOR <= now);
-        // Nothing waits for classes and drivers, and who decides on old ones blames the ruler.
+        // Also where nothing waits: who decides on old classes and drivers blames the ruler.
         if is_forbidden && (is_behind || status.blind_since.is_some_and(|since| since + BLIND_FOR <= now)) {
             return Err(ObserveStop::Forbidden(kind, error));
         }
@@ -323,7 +331,7 @@ mod tests {
             let end = since.and_then(|since| will_answer(&statuses, since, now).err());
             assert_eq!(end.map(|end| end.to_string()).as_deref(), expected, "{error} {seconds}");
         }
-        // For classes nothing waits.
+        // Nothing is new of another kind that would have to wait.
         for (error, seconds, is_end) in
             [("403 Forbidden", 119, false), ("403 Forbidden", 120, true), ("no route", 120, false)]
         {

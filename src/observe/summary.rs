@@ -29,6 +29,8 @@ pub enum DifferenceKind {
     Wait,
     /// The API server would refuse what mooring would write.
     Refused,
+    /// It cannot be told what came first.
+    NotJudged,
 }
 
 impl DifferenceKind {
@@ -167,6 +169,7 @@ impl Summary {
         // The worst comes first.
         self.verdict = match self.difference_counts.keys().next() {
             Some(DifferenceKind::Unsafe | DifferenceKind::Unexplained) => "Unsafe",
+            Some(DifferenceKind::NotJudged) => "Inconclusive",
             Some(_) => "Different",
             None if self.compared() == 0 => "NothingCompared",
             None if self.compared() * 2 < self.to_compare() => "Inconclusive",
