@@ -308,9 +308,9 @@ impl Judge {
                 self.summary.paired(kind, First::NotJudged);
             }
             None => match agrees(&self.world, act, &self.running, wall) {
-                Some(Agreement::Same) => self.summary.paired(kind, First::Ruler),
+                Some(Agreement::Same) => self.summary.paired(kind, First::Ruler(None)),
                 Some(Agreement::OtherVolume(ours)) => {
-                    self.summary.paired(kind, First::Ruler);
+                    self.summary.paired(kind, First::Ruler(None));
                     self.chosen(act, &ours, made);
                 }
                 Some(Agreement::No) if !is_of_another(&self.world, act) => {
