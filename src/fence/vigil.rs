@@ -232,7 +232,7 @@ mod tests {
             (None, lease("2026-01-01T00:00:20.123456Z"), None),
         ];
         for (raised, leases, expected) in cases {
-            let seen = FenceLook { raised, leases, ..look(0, "a", &[], FenceState::Enforced) };
+            let seen = FenceLook { leases, raised, ..look(0, "a", &[], FenceState::Enforced) };
             let mut vigil = Vigil::default();
             // Without leases, time alone proves it.
             for seconds in [0, 120] {

@@ -231,6 +231,9 @@ async fn stands_until_its_finalizers_go(stage: Stage) {
     );
     raise(&stage, &fences).await;
 
+    let raised = looks(&stage, &fences, "the fence is enforced", FenceLook::is_enforced).await;
+    assert!(raised.is_new(), "{raised:?}");
+
     let [_, binder] = fences;
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
