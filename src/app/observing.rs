@@ -8,6 +8,8 @@ use std::sync::Arc;
 use apiserver::{
     call::{Caller, Wish, Wishes},
     connect::ConnectError,
+    ids::ResourceVersion,
+    kinds::{Narrow as _, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment},
     tables::{
         Objects, Told,
         watch::{CatchUps, Fetcher},
@@ -15,6 +17,7 @@ use apiserver::{
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::barrier::take_over_barrier;
 use crate::metrics::Metrics;
 
 /// What is seen of a daemon.
@@ -29,10 +32,8 @@ pub struct Observation {
     pub caller: Caller,
     /// Where to register what is counted.
     pub metrics: Metrics,
-    /// How its watches are brought up to now.
-    pub fetcher: Fetcher,
-    /// Likewise.
-    pub catch_ups: CatchUps,
+    fetcher: Fetcher,
+    catch_ups: CatchUps,
 }
 
 /// What the controllers of a daemon write with; of one that only observes, with what is seen of it.
@@ -57,4 +58,25 @@ pub(super) fn hands(
         catch_ups: catch_ups.clone(),
     };
     Ok((caller.observing(hands), Some(observation)))
+}
+
+impl Observation {
+    /// The revision up to which the watches have told everything of the kinds that the two controllers write, and the kind
+    /// that is the furthest behind.
+    pub fn passed(&self) -> (ResourceVersion, &'static str) {
+        let Objects { nodes, pods, volumes, claims, attachments, .. } = &*self.objects;
+        let passed = [
+            (nodes.observed(), Node::PLURAL),
+            (pods.observed(), Pod::PLURAL),
+            (volumes.observed(), PersistentVolume::PLURAL),
+            (claims.observed(), PersistentVolumeClaim::PLURAL),
+            (attachments.observed(), VolumeAttachment::PLURAL),
+        ];
+        passed.into_iter().min().unwrap_or_default()
+    }
+
+    /// Has the watches come up to now, where nothing happens that would show how far they are.
+    pub fn catch_up(&self) -> impl Future<Output = ()> + Send + use<> {
+        take_over_barrier(self.fetcher.clone(), Arc::clone(&self.objects), self.catch_ups.clone())
+    }
 }

@@ -18,9 +18,9 @@ mod judge;
 mod laws;
 pub(crate) mod metrics;
 pub mod mutation;
+mod one_etcd;
 mod pairing;
 mod past;
-mod progress;
 mod rehearsal;
 pub(crate) mod self_test;
 mod situations;
@@ -46,7 +46,7 @@ use self::{
     audit::AuditLog,
     judge::Judge,
     metrics::ObserveMetrics,
-    progress::{come_up, elsewhere, passed},
+    one_etcd::elsewhere,
     rehearsal::Rehearsal,
     summary::{Difference, Summary},
 };
@@ -151,7 +151,8 @@ pub async fn observe(
             }
             _ = ticks.tick() => {}
         }
-        let (passed, behind) = passed(&objects);
+        // Who decides without classes and drivers blames the ruler.
+        let (passed, behind) = begun.map(|_| observation.passed()).unwrap_or_default();
         // What is told is known before a watch has passed it.
         take_all(&mut observation, &mut judge, rehearsal.as_mut());
         let read = audit_log.as_mut().map_or(Ok(()), |log| log.read(&mut judge.authors));
@@ -176,15 +177,15 @@ pub async fn observe(
         metrics.show(judge.counts());
         if oldest.is_some_and(|at| at + BEHIND_FOR <= now) && next_catch_up <= now {
             next_catch_up = now + BETWEEN_CATCH_UPS;
-            catching_up = Box::pin(come_up(&observation));
+            catching_up = Box::pin(observation.catch_up());
         }
     };
     let ended = if begun.is_none() { Ok(ended?) } else { ended };
     // What was done last is judged, too, if the watches tell of it soon.
     if ended.is_ok() {
-        let _ = timeout(LAST, come_up(&observation)).await;
+        let _ = timeout(LAST, observation.catch_up()).await;
         sleep(TICK).await;
-        let (passed, _) = passed(&observation.objects);
+        let (passed, _) = begun.map(|_| observation.passed()).unwrap_or_default();
         take_all(&mut observation, &mut judge, rehearsal.as_mut());
         known = Instant::now();
         judge.pass(passed, known);
@@ -233,7 +234,7 @@ fn are_watched(
             return Err(anyhow!("{kind} could not be listed for ten minutes: {error}").into());
         }
         let is_behind = waits.is_some_and(|(behind, since)| behind == *kind && since + BLIND_FOR <= now);
-        // Also where nothing waits: who decides on old classes and drivers blames the ruler.
+        // Nothing waits for classes and drivers, and who decides on old ones blames the ruler.
         if is_forbidden && (is_behind || status.blind_since.is_some_and(|since| since + BLIND_FOR <= now)) {
             return Err(ObserveStop::Forbidden(kind, error));
         }
@@ -331,7 +332,7 @@ mod tests {
             let end = since.and_then(|since| will_answer(&statuses, since, now).err());
             assert_eq!(end.map(|end| end.to_string()).as_deref(), expected, "{error} {seconds}");
         }
-        // Nothing is new of another kind that would have to wait.
+        // For classes nothing waits.
         for (error, seconds, is_end) in
             [("403 Forbidden", 119, false), ("403 Forbidden", 120, true), ("no route", 120, false)]
         {

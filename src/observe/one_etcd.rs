@@ -1,73 +1,25 @@
-//! How far the watches are, and whether what they tell has an order at all.
+//! Whether what the watches tell has an order at all.
 //!
-//! In: the tables, and requests for the revision of now. Out: the revision that each watch has passed, and the kinds that are in
-//! another etcd than the pods, whose revisions cannot be compared with theirs (`--etcd-servers-overrides`).
+//! In: requests for the revision of now. Out: the kinds that are in another etcd than the pods, whose revisions cannot be
+//! compared with theirs (`--etcd-servers-overrides`).
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use apiserver::{
-    ids::ResourceVersion,
     kinds::{
         CsiDriver, Narrow, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
-        VolumeAttachment, VolumeAttributesClass, api_root,
+        VolumeAttachment, api_root,
     },
-    tables::{Objects, Stored, watch::catch_up, watch::page_uri},
+    tables::watch::page_uri,
 };
 use http::Method;
 use kube::Client;
 use tokio::time::sleep;
 
-use crate::{
-    app::observing::Observation,
-    fence::ask::{NoAnswer, ask, text},
-};
+use crate::fence::ask::{NoAnswer, ask, text};
 
 /// Until it is asked again what was not answered.
 const AGAIN: Duration = Duration::from_secs(5);
-
-/// The revision up to which the watches have told everything, and the kind that is the furthest behind.
-pub(super) fn passed(objects: &Objects) -> (ResourceVersion, &'static str) {
-    fn of<T: Stored>(objects: &Objects) -> (ResourceVersion, &'static str) {
-        (T::table(objects).observed(), T::PLURAL)
-    }
-    let always = [
-        of::<Node>(objects),
-        of::<Pod>(objects),
-        of::<PersistentVolume>(objects),
-        of::<PersistentVolumeClaim>(objects),
-        of::<VolumeAttachment>(objects),
-        of::<StorageClass>(objects),
-        of::<CsiDriver>(objects),
-    ];
-    // A server may lack this kind.
-    let asked_for =
-        objects.is_listed::<VolumeAttributesClass>().then(|| of::<VolumeAttributesClass>(objects));
-    always.into_iter().chain(asked_for).min().unwrap_or_default()
-}
-
-/// Has the watches come up to now, where nothing happens that would show how far they are.
-pub(super) fn come_up(observation: &Observation) -> impl Future<Output = ()> + Send + use<> {
-    let (fetcher, catch_ups) = (observation.fetcher.clone(), observation.catch_ups.clone());
-    let objects = Arc::clone(&observation.objects);
-    async move {
-        let optional = async {
-            if objects.is_listed::<VolumeAttributesClass>() {
-                catch_up::<VolumeAttributesClass>(fetcher.clone(), &objects, &catch_ups).await;
-            }
-        };
-        // On the heap, as in the barrier of a take-over.
-        tokio::join!(
-            Box::pin(catch_up::<Node>(fetcher.clone(), &objects, &catch_ups)),
-            Box::pin(catch_up::<Pod>(fetcher.clone(), &objects, &catch_ups)),
-            Box::pin(catch_up::<PersistentVolume>(fetcher.clone(), &objects, &catch_ups)),
-            Box::pin(catch_up::<PersistentVolumeClaim>(fetcher.clone(), &objects, &catch_ups)),
-            Box::pin(catch_up::<VolumeAttachment>(fetcher.clone(), &objects, &catch_ups)),
-            Box::pin(catch_up::<StorageClass>(fetcher.clone(), &objects, &catch_ups)),
-            Box::pin(catch_up::<CsiDriver>(fetcher.clone(), &objects, &catch_ups)),
-            Box::pin(optional),
-        );
-    }
-}
 
 /// The kinds that are in another etcd than the pods; asks until it is answered.
 pub(super) async fn elsewhere(client: Client) -> Vec<&'static str> {
@@ -108,7 +60,7 @@ mod tests {
     use std::{
         collections::VecDeque,
         convert::Infallible,
-        sync::{Mutex, PoisonError},
+        sync::{Arc, Mutex, PoisonError},
     };
 
     use http::{Request, Response};
