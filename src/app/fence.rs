@@ -303,9 +303,9 @@ mod tests {
         let all: Vec<&Fence> = FENCES.iter().collect();
         let good = FenceLook {
             states: vec![FenceState::Enforced],
-            drain: None,
             server: Some("a".to_owned()),
             leases: Some([("a".to_owned(), "1".to_owned())].into()),
+            ..FenceLook::default()
         };
         vigil.take(&good, start, start);
         while !matches!(vigil.standing(), VigilState::Lost(_)) {

@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use apiserver::connect::ApiServer;
 use http::{Method, Request};
+use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -38,7 +39,7 @@ pub async fn look(
         Ok(client) => client,
         Err(error) => {
             let states = vec![FenceState::Unknown(error.to_string())];
-            return FenceLook { states, drain: None, server: None, leases: None };
+            return FenceLook { states, ..FenceLook::default() };
         }
     };
     // One request after the other: side by side, each would have a connection of its own.
@@ -72,7 +73,14 @@ pub async fn look(
     // What was answered until then counts.
     let (server, leases) = timeout_at(end, probing).await.unwrap_or_default();
     let states = fences.iter().zip(&seen).map(|(fence, seen)| FenceState::of(fence, seen)).collect();
-    FenceLook { states, server, drain, leases }
+    let raised =
+        seen.iter().flat_map(|seen| [&seen.policy, &seen.binding]).flatten().flatten().filter_map(made).max();
+    FenceLook { states, server, drain, leases, raised }
+}
+
+/// When an object was made.
+fn made(object: &Value) -> Option<Timestamp> {
+    object.pointer("/metadata/creationTimestamp")?.as_str()?.parse().ok()
 }
 
 /// Those of these fences that have a policy.

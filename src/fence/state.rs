@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -150,8 +151,14 @@ fn mark_of(policy: &Value) -> Option<&str> {
     message.get(message.find(MARK)?..)?.split_inclusive(')').next()
 }
 
+/// For so long an API server may carry out a request that it has admitted: its time limit for requests.
+pub const LONGEST_REQUEST: SignedDuration = SignedDuration::from_mins(1);
+
+/// So far the clocks of two API servers may differ.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(10);
+
 /// One look at all of them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FenceLook {
     /// How each fence stands, in the order in which they were asked for.
     pub states: Vec<FenceState>,
@@ -161,6 +168,8 @@ pub struct FenceLook {
     pub drain: Option<String>,
     /// The leases of the servers and when each was renewed, by the clock of its server, if they can be read.
     pub leases: Option<BTreeMap<String, String>>,
+    /// When the newest of the policies and bindings was made, by the clock of an API server, as far as they were read.
+    pub raised: Option<Timestamp>,
 }
 
 impl FenceLook {
@@ -172,6 +181,15 @@ impl FenceLook {
     /// Whether there is none of them, and each probe was let pass.
     pub fn is_absent(&self) -> bool {
         self.states.iter().all(|state| *state == FenceState::Absent)
+    }
+
+    /// Whether a request may be carried out yet that was admitted before the fence. Without leases nothing is known of the time,
+    /// and the proof takes longer than that.
+    pub fn is_new(&self) -> bool {
+        let renewed = self.leases.iter().flat_map(BTreeMap::values).filter_map(|at| at.parse().ok()).max();
+        let age =
+            self.raised.zip(renewed).map(|(raised, now): (Timestamp, Timestamp)| now.duration_since(raised));
+        age.is_some_and(|age| age < LONGEST_REQUEST + CLOCKS_DIFFER)
     }
 
     /// Takes note that nobody is to be fenced off yet: why. It comes first.

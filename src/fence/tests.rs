@@ -171,7 +171,7 @@ fn with(object: &mut Result<Option<Value>, NoAnswer>, at: &str, key: &str, value
 fn look(server: Option<&str>, leases: Option<&[(&str, u64)]>) -> FenceLook {
     let lease = |(name, renewed): &(&str, u64)| ((*name).to_owned(), renewed.to_string());
     let leases = leases.map(|leases| leases.iter().map(lease).collect());
-    FenceLook { states: Vec::new(), drain: None, server: server.map(str::to_owned), leases }
+    FenceLook { server: server.map(str::to_owned), leases, ..FenceLook::default() }
 }
 
 #[test]

@@ -10,14 +10,11 @@ use tokio::time::Instant;
 
 use super::{
     probe::{LONGEST_HEARING, LONGEST_LOOK},
-    state::{FenceLook, FenceProof, FenceState, Proven},
+    state::{FenceLook, FenceProof, FenceState, LONGEST_REQUEST, Proven},
 };
 
 /// An API server that cannot be asked for so long tells nothing of the fence any more.
 const LONGEST_DOUBT: Duration = Duration::from_mins(1);
-
-/// For so long an API server may carry out a request that it has admitted: its time limit for requests.
-const LONGEST_REQUEST: Duration = Duration::from_mins(1);
 
 /// Between two looks, once the fence is proven.
 pub const WATCHING: Duration = Duration::from_secs(5);
@@ -84,6 +81,7 @@ impl Vigil {
     pub fn take(&mut self, look: &FenceLook, began: Instant, now: Instant) -> (&VigilState, bool) {
         let proven = self.proof.note(look.is_enforced(), look, now);
         let was_proven = !matches!(self.standing, VigilState::Waiting(..));
+        let was_enforced = matches!(self.standing, VigilState::Enforced(_));
         let is_untold = look.wrong().is_some_and(FenceState::is_untold);
         self.was_open |= look.wrong().is_some() && !is_untold;
         let doubt = is_untold.then(|| *self.in_doubt_since.get_or_insert(began));
@@ -101,8 +99,9 @@ impl Vigil {
         if let Some(changed) = changed {
             self.standing = changed;
         }
-        if is_news && matches!(self.standing, VigilState::Enforced(_)) && std::mem::take(&mut self.was_open) {
-            self.settles = Some(now + LONGEST_REQUEST);
+        if !was_enforced && matches!(self.standing, VigilState::Enforced(_)) {
+            let was_open = std::mem::take(&mut self.was_open) || look.is_new();
+            self.settles = was_open.then(|| now + LONGEST_REQUEST.unsigned_abs()).or(self.settles);
         }
         (&self.standing, is_news)
     }
@@ -146,6 +145,7 @@ mod tests {
             drain: None,
             server: Some(server.to_owned()),
             leases: Some(leases),
+            raised: None,
         }
     }
 
@@ -213,6 +213,33 @@ mod tests {
                 let settles = vigil.settles().map(|until| until.duration_since(start).as_secs());
                 assert_eq!(settles, expected, "{second}");
             }
+        }
+    }
+
+    #[test]
+    fn s1_requests_settle_behind_a_fence_that_was_raised_within_the_minute_before_its_proof() {
+        let (now, minute) = (Instant::now(), Some(Duration::from_mins(1)));
+        let lease = |renewed: &str| Some([("x".to_owned(), renewed.to_owned())].into());
+        let raised = "2026-01-01T00:00:00Z".parse().ok();
+        // The newest object, the lease of the server, and for how long requests settle.
+        let cases = [
+            (raised, lease("2026-01-01T00:00:20.123456Z"), minute),
+            (raised, lease("2026-01-01T00:01:09.999999Z"), minute),
+            (raised, lease("2026-01-01T00:01:10.000000Z"), None),
+            (raised, lease("2025-12-31T23:59:55.000000Z"), minute),
+            (raised, lease("soon"), None),
+            (raised, None, None),
+            (None, lease("2026-01-01T00:00:20.123456Z"), None),
+        ];
+        for (raised, leases, expected) in cases {
+            let seen = FenceLook { leases, raised, ..look(0, "a", &[], FenceState::Enforced) };
+            let mut vigil = Vigil::default();
+            // Without leases, time alone proves it.
+            for seconds in [0, 120] {
+                vigil.take(&seen, now, now + Duration::from_secs(seconds));
+            }
+            assert!(matches!(vigil.standing(), VigilState::Enforced(_)), "{seen:?}");
+            assert_eq!(vigil.settles().map(|until| until - now), expected, "{seen:?}");
         }
     }
 

@@ -122,6 +122,19 @@ impl Judge {
         self.differs(DifferenceKind::Refused, None, None, message);
     }
 
+    /// Notes which kinds are in another etcd than the pods. What was first is not known then, nor the world right before an act.
+    pub(super) fn are_elsewhere(&mut self, kinds: &[&str]) {
+        if kinds.is_empty() {
+            return;
+        }
+        self.unjudged_until = ResourceVersion(u64::MAX);
+        let kinds = kinds.join(", ");
+        let message = format!(
+            "nothing: {kinds} are in another etcd than pods, and revisions of two cannot be compared"
+        );
+        self.differs(DifferenceKind::NotJudged, None, None, message);
+    }
+
     /// Takes a write that mooring would make. Returns whether it wants something new.
     pub fn wish(&mut self, wish: Wish, objects: &Objects) -> bool {
         let mutations = wished(&wish.request, &self.world, objects);
@@ -158,6 +171,8 @@ impl Judge {
 
     /// Judges what all watches have passed. Returns since when something waits for them.
     pub fn pass(&mut self, passed: ResourceVersion, now: Instant) -> Option<Instant> {
+        // What is not judged waits for no watch.
+        let passed = if self.unjudged_until.0 == u64::MAX { self.unjudged_until } else { passed };
         while let Some(entry) = self.waiting.first_entry()
             && entry.key().0 <= passed
         {
@@ -266,8 +281,9 @@ impl Judge {
 
     fn held_against(&mut self, act: &Mutation, judged: &Judged, made: &Made) {
         self.summary.held_against(&judged.laws, judged.breach.as_ref());
-        // What comes off the list is detached next.
-        if let Some(situation) = judged.named.filter(|_| act.kind != MutationKind::Unlist) {
+        // What comes off the list and is held against no law is detached next.
+        let is_first = act.kind == MutationKind::Unlist && judged.laws.is_empty();
+        if let Some(situation) = judged.named.filter(|_| !is_first) {
             self.summary.seen(situation);
         }
         if let Some(breach) = &judged.breach {
@@ -292,9 +308,9 @@ impl Judge {
                 self.summary.paired(kind, First::NotJudged);
             }
             None => match agrees(&self.world, act, &self.running, wall) {
-                Some(Agreement::Same) => self.summary.paired(kind, First::Ruler),
+                Some(Agreement::Same) => self.summary.paired(kind, First::Ruler(None)),
                 Some(Agreement::OtherVolume(ours)) => {
-                    self.summary.paired(kind, First::Ruler);
+                    self.summary.paired(kind, First::Ruler(None));
                     self.chosen(act, &ours, made);
                 }
                 Some(Agreement::No) if !is_of_another(&self.world, act) => {
@@ -373,4 +389,40 @@ fn is_of_another(world: &Objects, act: &Mutation) -> bool {
     let class = claim.spec.storage_class_name.as_ref().map(|name| name.as_str().into());
     let class = class.and_then(|name| world.classes.get(&name));
     class.is_some_and(|class| class.volume_binding_mode == Some(BindingMode::WaitForFirstConsumer))
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver::kinds::VolumeAttachment;
+    use serde_json::{from_value, json};
+
+    use super::*;
+    use crate::{config::Controllers, explain::report::Verdict};
+
+    #[test]
+    fn where_kinds_are_in_two_etcds_acts_wait_for_no_watch_and_are_not_judged() {
+        let attachment = json!({
+            "metadata": { "name": "csi-1", "uid": "a", "resourceVersion": "90" },
+            "spec": { "attacher": "d", "nodeName": "n1", "source": { "persistentVolumeName": "v1" } },
+        });
+        for (kinds, waits, gaps, verdict) in
+            [([].as_slice(), true, 0, Verdict::NotFound), (&["nodes"], false, 1, Verdict::Waiting)]
+        {
+            let (objects, now) = (Objects::default(), Instant::now());
+            let mut judge = Judge::new(Controllers::parse("storage").unwrap().running, now);
+            let mut tells = objects.tell();
+            objects.apply::<VolumeAttachment>(from_value(attachment.clone()).unwrap());
+            let mut told = tells.try_recv().unwrap();
+            told.way = Way::Watch;
+            judge.told(told);
+            judge.are_elsewhere(kinds);
+            assert_eq!(judge.pass(ResourceVersion(7), now).is_some(), waits, "{kinds:?}");
+            let summary = judge.summary(now);
+            assert_eq!((summary.gaps, summary.exit()), (gaps, verdict), "{kinds:?}");
+            let news: Vec<String> = judge.news().into_iter().map(|it| it.message).collect();
+            let told =
+                "nothing: nodes are in another etcd than pods, and revisions of two cannot be compared";
+            assert_eq!(news, [told.to_owned()][..kinds.len()]);
+        }
+    }
 }

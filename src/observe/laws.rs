@@ -5,6 +5,7 @@
 //! is named and not called unsafe: a detach by force after six minutes or because a node is out of service.
 
 use apiserver::{
+    ids::NodeName,
     kinds::{
         ClaimPhase, ClaimRef, Narrow as _, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim,
         VolumeAttachment, VolumePhase,
@@ -16,7 +17,7 @@ use serde::Serialize;
 
 use super::{
     acts::Shape,
-    holders::holder,
+    holders::{Held, holder, no_op},
     mutation::{Mutation, MutationKind},
     past::Earlier,
     situations::Situation,
@@ -79,11 +80,8 @@ pub(super) fn judge(
             Judged::by("S1", second_attachment(world, made))
         }
         (MutationKind::Detach, Some(Shape::Attachment(was)), _) => detach((world, past), was, now),
-        (MutationKind::Unlist, Some(Shape::Node(was)), _) if was.uses(&act.value) => {
-            // The detach that follows is held against the laws.
-            let judged = by_force((world, past), (was.as_ref(), act.value.as_str()), now);
-            Judged { named: judged.named, ..Judged::default() }
-        }
+        (MutationKind::List, _, Some(Shape::Node(is))) => listed(world, act, &is.key()),
+        (MutationKind::Unlist, Some(Shape::Node(was)), _) => unlisted((world, past), act, was, now),
         (MutationKind::Reserve, Some(Shape::Volume(was)), _) => {
             let named = live_claim(world, was).map(|_| Situation::HandedOver);
             let judged = Judged::by("S45", named_by_another(world, was, act));
@@ -119,9 +117,29 @@ pub(super) fn judge(
 
 fn second_attachment(world: &Objects, made: &VolumeAttachment) -> Option<String> {
     let (volume, node) = (source_of(world, made)?, &made.spec.node_name);
-    let holder = holder(world, &volume, node)?;
-    let id = &volume.id;
+    second_node(world, &(volume.id, volume.sharing), node)
+}
+
+fn second_node(world: &Objects, volume: &Held, node: &NodeName) -> Option<String> {
+    let (holder, id) = (holder(world, volume, node)?, &volume.0);
     Some(format!("{id} is for one node alone; it is attached to node/{node} while node/{holder} has it"))
+}
+
+/// Where a volume has no attachment, the list is what attaches it.
+fn listed(world: &Objects, act: &Mutation, node: &NodeName) -> Judged {
+    no_op(world, &act.value)
+        .map(|volume| Judged::by("S1", second_node(world, &volume, node)))
+        .unwrap_or_default()
+}
+
+/// Where a volume has an attachment, the detach that follows is held against the laws.
+fn unlisted((world, past): (&Objects, &Earlier), act: &Mutation, was: &Node, now: Timestamp) -> Judged {
+    let is_detached = no_op(world, &act.value).is_some();
+    if !was.uses(&act.value) {
+        return if is_detached { Judged::by("S3", None) } else { Judged::default() };
+    }
+    let judged = by_force((world, past), (was, &act.value), now);
+    if is_detached { judged } else { Judged { named: judged.named, ..Judged::default() } }
 }
 
 fn detach((world, past): (&Objects, &Earlier), was: &VolumeAttachment, now: Timestamp) -> Judged {

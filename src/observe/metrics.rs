@@ -60,3 +60,30 @@ impl ObserveMetrics {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn counts_that_grow_are_shown_as_they_are_and_each_act_has_one_outcome() {
+        let metrics = Metrics::default();
+        let shown = ObserveMetrics::new(&metrics).unwrap();
+        let mut summary = Summary::new(Timestamp::UNIX_EPOCH);
+        // Acts, those that mooring or the ruler was first with, those not judged; differences told.
+        for (acts, mooring_first, ruler_first, not_judged, waits) in
+            [(9, 2, 3, 1, 1), (9, 2, 3, 1, 1), (12, 4, 3, 2, 5)]
+        {
+            let tally = KindTally { acts, mooring_first, ruler_first, not_judged, ..KindTally::default() };
+            summary.mutations.insert(MutationKind::Attach, tally);
+            summary.difference_counts.insert(DifferenceKind::Wait, waits);
+            shown.show(&summary);
+            let outcomes = OUTCOMES.map(|outcome| shown.acts.with_label_values(&["attach", outcome]).get());
+            assert_eq!(outcomes, [mooring_first, ruler_first, not_judged, 3]);
+            assert_eq!(shown.differences.with_label_values(&["wait"]).get(), waits);
+            assert_eq!(shown.differences.with_label_values(&["unsafe"]).get(), 0);
+        }
+    }
+}

@@ -18,6 +18,7 @@ mod judge;
 mod laws;
 pub(crate) mod metrics;
 pub mod mutation;
+mod one_etcd;
 mod pairing;
 mod past;
 mod rehearsal;
@@ -45,6 +46,7 @@ use self::{
     audit::AuditLog,
     judge::Judge,
     metrics::ObserveMetrics,
+    one_etcd::elsewhere,
     rehearsal::Rehearsal,
     summary::{Difference, Summary},
 };
@@ -119,6 +121,8 @@ pub async fn observe(
     let mut ticks = interval(TICK);
     let mut catching_up: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(pending());
     let mut next_catch_up = Instant::now();
+    let mut asking: Pin<Box<dyn Future<Output = Vec<&'static str>> + Send>> =
+        Box::pin(elsewhere(observation.caller.client()));
     let mut begun: Option<Instant> = None;
     // Until when all is known.
     let mut known = started;
@@ -141,9 +145,14 @@ pub async fn observe(
                 wished(wish, &mut judge, &objects, rehearsal.as_mut());
             }
             () = &mut catching_up => catching_up = Box::pin(pending()),
+            kinds = &mut asking => {
+                asking = Box::pin(pending());
+                judge.are_elsewhere(&kinds);
+            }
             _ = ticks.tick() => {}
         }
-        let (passed, behind) = observation.passed();
+        // Who decides without classes and drivers blames the ruler.
+        let (passed, behind) = begun.map(|_| observation.passed()).unwrap_or_default();
         // What is told is known before a watch has passed it.
         take_all(&mut observation, &mut judge, rehearsal.as_mut());
         let read = audit_log.as_mut().map_or(Ok(()), |log| log.read(&mut judge.authors));
@@ -176,7 +185,7 @@ pub async fn observe(
     if ended.is_ok() {
         let _ = timeout(LAST, observation.catch_up()).await;
         sleep(TICK).await;
-        let (passed, _) = observation.passed();
+        let (passed, _) = begun.map(|_| observation.passed()).unwrap_or_default();
         take_all(&mut observation, &mut judge, rehearsal.as_mut());
         known = Instant::now();
         judge.pass(passed, known);

@@ -25,8 +25,8 @@ pub(super) const TOLD_AFTER: Duration = Duration::from_secs(30);
 pub(super) enum First {
     /// mooring, by so much.
     Mooring(Duration),
-    /// The ruler.
-    Ruler,
+    /// The ruler; by so much, if mooring decided later all the same.
+    Ruler(Option<Duration>),
     /// It waited before the observation began.
     NotJudged,
 }
@@ -105,7 +105,7 @@ impl Pairing {
         } else if wish.revision < revision {
             First::Mooring(at.saturating_duration_since(wish.first))
         } else {
-            First::Ruler
+            First::Ruler(Some(wish.first.saturating_duration_since(at)))
         };
         Some((first, wish.volume))
     }
@@ -152,8 +152,8 @@ mod tests {
         // revision and second of the wish, whether it was there at the start, revision and second of the act; who is first
         let cases = [
             (10, 1, false, 11, 3, First::Mooring(2 * SECOND)),
-            (11, 1, false, 11, 3, First::Ruler),
-            (12, 4, false, 11, 3, First::Ruler),
+            (11, 1, false, 11, 3, First::Ruler(Some(Duration::ZERO))),
+            (12, 4, false, 11, 3, First::Ruler(Some(SECOND))),
             (10, 1, true, 11, 3, First::NotJudged),
         ];
         for (seen, made, is_old, revision, at, expected) in cases {

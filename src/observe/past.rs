@@ -96,8 +96,8 @@ impl Earlier {
             return;
         }
         self.unneeded.retain(|_, since| is_recent(*since, now));
-        for volume in volumes_of(world, was) {
-            self.unneeded.insert((was.spec.node_name.clone(), volume.id.to_string()), now);
+        for (id, _) in volumes_of(world, was) {
+            self.unneeded.insert((was.spec.node_name.clone(), id.to_string()), now);
         }
     }
 
@@ -113,7 +113,7 @@ impl Earlier {
         world.pods.for_each(|pod| {
             is_needed |= pod.spec.node_name == *node
                 && runs(pod)
-                && volumes_of(world, pod).iter().any(|volume| volume.id.as_str() == id);
+                && volumes_of(world, pod).iter().any(|(other, _)| other.as_str() == id);
         });
         is_needed
     }

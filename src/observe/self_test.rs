@@ -28,6 +28,9 @@ struct Recording {
     name: String,
     /// What is told: a law, or a kind of difference.
     expects: Vec<String>,
+    /// How many of each dangerous situation are counted: `1 node_deleted`.
+    #[serde(default)]
+    seen: Vec<String>,
     /// Objects that there are.
     world: Vec<Value>,
     /// Revisions that follow, in order; one below `deleted` is an end, one below `listed` comes after a gap.
@@ -39,9 +42,9 @@ struct Recording {
 pub struct Played {
     /// A sentence about what happens.
     pub name: String,
-    /// What has to be told.
+    /// What has to be told and counted.
     pub expected: BTreeSet<String>,
-    /// What was told.
+    /// What was told and counted.
     pub told: BTreeSet<String>,
 }
 
@@ -75,10 +78,13 @@ fn play(recording: Recording) -> Result<Played, String> {
     }
     judge.pass(ResourceVersion(revision), Instant::now());
     let told = |it: Difference| it.law.map_or_else(|| it.kind.name(), str::to_owned);
+    let news = judge.news();
+    let seen = judge.counts().situations.iter().filter(|(_, count)| **count > 0);
+    let seen = seen.map(|(situation, count)| format!("{count} {}", <&str>::from(situation)));
     Ok(Played {
         name: recording.name,
-        expected: recording.expects.into_iter().collect(),
-        told: judge.news().into_iter().map(told).collect(),
+        expected: recording.expects.into_iter().chain(recording.seen).collect(),
+        told: news.into_iter().map(told).chain(seen).collect(),
     })
 }
 
@@ -110,17 +116,49 @@ fn tell_of<T: Stored>(objects: &Objects, object: Value, is_end: bool) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use super::{super::laws::LAWS, *};
+    use std::collections::BTreeMap;
+
+    use strum::VariantArray as _;
+
+    use super::{
+        super::{laws::LAWS, situations::Situation},
+        *,
+    };
 
     #[test]
-    fn each_recording_tells_what_it_expects_and_no_more_and_each_law_is_in_one() {
-        let mut told = BTreeSet::new();
-        for played in self_test().unwrap() {
-            assert_eq!(played.told, played.expected, "{}", played.name);
-            told.extend(played.told);
-        }
+    fn each_recording_tells_what_it_expects_and_no_more_and_each_law_and_situation_is_in_one() {
+        let all = self_test().unwrap();
+        let missed: Vec<&Played> = all.iter().filter(|played| played.told != played.expected).collect();
+        assert!(missed.is_empty(), "{missed:#?}");
+        let told: BTreeSet<String> = all.into_iter().flat_map(|played| played.told).collect();
         // Without one of them, its recording is not told.
         let missing: Vec<&str> = LAWS.into_iter().filter(|law| !told.contains(*law)).collect();
         assert_eq!(missing, [""; 0]);
+        let is_counted = |it: &&Situation| !told.contains(&format!("1 {}", <&str>::from(*it)));
+        let missing: Vec<&Situation> = Situation::VARIANTS.iter().filter(is_counted).collect();
+        assert_eq!(missing, [&Situation::NodeDeleted; 0]);
+    }
+
+    #[test]
+    fn of_each_hole_of_the_stock_controllers_it_is_documented_how_it_is_told_and_each_breach_is_recorded() {
+        let documented = include_str!("../../docs/adopting.md");
+        let rows = documented.lines().filter_map(|line| line.strip_prefix("| H")?.split_once(" | "));
+        let rows = rows.filter(|(holes, _)| holes.starts_with(|it: char| it.is_ascii_digit()));
+        let rows = rows.flat_map(|(holes, told)| {
+            format!("H{holes}").split(", ").map(|hole| (hole.to_owned(), told.to_owned())).collect::<Vec<_>>()
+        });
+        let mut rows: BTreeMap<String, String> = rows.collect();
+        let recordings = self_test().unwrap();
+        for line in include_str!("../../docs/spec/safety.md").lines() {
+            let Some((id, _)) = line.strip_prefix("| <a id=\"h").and_then(|rest| rest.split_once('"')) else {
+                continue;
+            };
+            let told = rows.remove(&format!("H{id}")).unwrap_or_else(|| panic!("H{id} is not documented"));
+            let law = told.strip_prefix("`UNSAFE ").and_then(|rest| rest.split('`').next());
+            let is_it = |played: &&Played| played.name.contains(&format!(" (H{id}) "));
+            let recorded = recordings.iter().find(is_it);
+            assert_eq!(recorded.and_then(|played| played.told.first()).map(String::as_str), law, "H{id}");
+        }
+        assert_eq!(rows, BTreeMap::new());
     }
 }

@@ -29,6 +29,8 @@ pub enum DifferenceKind {
     Wait,
     /// The API server would refuse what mooring would write.
     Refused,
+    /// It cannot be told what came first.
+    NotJudged,
 }
 
 impl DifferenceKind {
@@ -66,8 +68,15 @@ pub struct KindTally {
     pub mooring_first: u64,
     /// See above.
     pub lead_seconds: f64,
+    /// The longest of these leads.
+    pub longest_lead_seconds: f64,
     /// Those that mooring would have made, too, but later.
     pub ruler_first: u64,
+    /// Of these, those that mooring decided on all the same, and the lead of the ruler in seconds, together. Of the others it is
+    /// not known.
+    pub mooring_later: u64,
+    /// See above.
+    pub ruler_lead_seconds: f64,
     /// Those of which it cannot be told.
     pub not_judged: u64,
 }
@@ -143,8 +152,13 @@ impl Summary {
             First::Mooring(by) => {
                 tally.mooring_first += 1;
                 tally.lead_seconds += by.as_secs_f64();
+                tally.longest_lead_seconds = tally.longest_lead_seconds.max(by.as_secs_f64());
             }
-            First::Ruler => tally.ruler_first += 1,
+            First::Ruler(by) => {
+                tally.ruler_first += 1;
+                tally.mooring_later += u64::from(by.is_some());
+                tally.ruler_lead_seconds += by.unwrap_or_default().as_secs_f64();
+            }
             First::NotJudged => tally.not_judged += 1,
         }
     }
@@ -167,6 +181,7 @@ impl Summary {
         // The worst comes first.
         self.verdict = match self.difference_counts.keys().next() {
             Some(DifferenceKind::Unsafe | DifferenceKind::Unexplained) => "Unsafe",
+            Some(DifferenceKind::NotJudged) => "Inconclusive",
             Some(_) => "Different",
             None if self.compared() == 0 => "NothingCompared",
             None if self.compared() * 2 < self.to_compare() => "Inconclusive",
@@ -219,20 +234,19 @@ impl Summary {
         );
         let _ = writeln!(
             text,
-            "\n{:<18} {:>6} {:>14} {:>10} {:>12} {:>11}",
-            "", "acts", "mooring first", "mean", "ruler first", "not judged"
+            "\n{:<18} {:>6} {:>14} {:>10} {:>10} {:>12} {:>10} {:>11}",
+            "", "acts", "mooring first", "mean", "longest", "ruler first", "mean", "not judged"
         );
         for (kind, tally) in &self.mutations {
-            #[expect(clippy::cast_precision_loss, reason = "a mean for people")]
-            let mean = match tally.mooring_first {
-                0 => "-".to_owned(),
-                count => format!("{:.2} s", tally.lead_seconds / count as f64),
-            };
             let KindTally { acts, mooring_first, ruler_first, not_judged, .. } = tally;
             let name = <&str>::from(kind);
+            let longest = mean(tally.longest_lead_seconds, (*mooring_first).min(1));
+            let leads = [mean(tally.lead_seconds, *mooring_first), longest];
+            let ruler = mean(tally.ruler_lead_seconds, tally.mooring_later);
             let _ = writeln!(
                 text,
-                "{name:<18} {acts:>6} {mooring_first:>14} {mean:>10} {ruler_first:>12} {not_judged:>11}"
+                "{name:<18} {acts:>6} {mooring_first:>14} {:>10} {:>10} {ruler_first:>12} {ruler:>10} {not_judged:>11}",
+                leads[0], leads[1]
             );
         }
         let _ = writeln!(text, "\nLaws: acts held against each, and those that broke it");
@@ -253,6 +267,12 @@ impl Summary {
     }
 }
 
+/// A mean for people.
+#[expect(clippy::cast_precision_loss, reason = "counts of acts")]
+fn mean(seconds: f64, count: u64) -> String {
+    if count == 0 { "-".to_owned() } else { format!("{:.2} s", seconds / count as f64) }
+}
+
 impl Difference {
     /// One line for people.
     pub fn line(&self) -> String {
@@ -267,6 +287,31 @@ impl Difference {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn leads_of_both_sides_are_told_as_far_as_they_are_known() {
+        let mut summary = Summary::new(Timestamp::UNIX_EPOCH);
+        let by = Duration::from_secs;
+        let seen = [
+            First::Mooring(by(1)),
+            First::Mooring(by(5)),
+            First::Ruler(None),
+            First::Ruler(Some(by(2))),
+            First::NotJudged,
+        ];
+        for first in seen {
+            summary.mutations.entry(MutationKind::Attach).or_default().acts += 1;
+            summary.paired(MutationKind::Attach, first);
+        }
+        summary.paired(MutationKind::Detach, First::Ruler(None));
+        let text = summary.text();
+        let row = |kind: &str| {
+            let line = text.lines().find(|line| line.starts_with(kind)).unwrap();
+            line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(row("attach"), "attach 5 2 3.00 s 5.00 s 2 2.00 s 1");
+        assert_eq!(row("detach"), "detach 0 0 - - 1 - 0");
+    }
 
     #[test]
     fn alike_is_what_was_compared_for_the_most_part() {

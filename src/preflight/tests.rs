@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     Level, Line,
     facts::{PreflightFacts, PreflightTopic},
     judge, text, worst,
 };
-use crate::fence::policies::FENCES;
+use crate::fence::policies::{FENCES, Fence};
 
 #[derive(Deserialize)]
 struct PreflightCases {
@@ -61,6 +61,27 @@ fn each_case_has_these_lines() {
             text(&lines).matches("→").count(),
             lines.iter().filter(|line| !line.todo.is_empty()).count()
         );
+    }
+}
+
+#[test]
+fn what_denied_writes_cost_is_the_rate_of_the_flag_for_each_loop_and_the_rule_names_their_users() {
+    let managers = |flags: &[&str]| {
+        let command: Vec<&str> =
+            ["kube-controller-manager"].into_iter().chain(flags.iter().copied()).collect();
+        json!({ "items": [{ "spec": { "containers": [{ "command": command }] } }] })
+    };
+    let users = [&FENCES[0], &FENCES[1]].map(Fence::user);
+    let rule = json!({ "level": "None", "users": users, "verbs": ["create", "update", "patch", "delete"] });
+    for (flags, rate) in [([].as_slice(), 20), (&["--kube-api-qps=150"], 150)] {
+        let seen = BTreeMap::from([(PreflightTopic::Managers, Ok(managers(flags)))]);
+        let now = "2026-11-23T12:00:00Z".parse().unwrap();
+        let lines = judge(&PreflightFacts { now, seen }, &[&FENCES[0], &FENCES[1]]);
+        let line = lines.iter().find(|line| line.check == "cost").unwrap();
+        let said = format!(
+            "at most {rate} a second for each of 2 loops, as many audit entries; audit rule: - {rule}"
+        );
+        assert!(line.level == Level::Ok && line.evidence.ends_with(&said), "{line:?}");
     }
 }
 

@@ -148,20 +148,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_any_one_law_the_self_test_misses_its_recording_and_ends_with_2() {
+    fn without_any_one_law_or_situation_the_self_test_misses_its_recordings_and_ends_with_2() {
         let recordings = self_test().unwrap();
         assert_eq!(told_of(&recordings).0, Verdict::Healthy);
-        // Each law is in one: `self_test` has the test of that.
-        let laws: BTreeSet<String> = recordings.iter().flat_map(|played| played.expected.clone()).collect();
-        assert!(laws.len() > 13, "{laws:?}");
-        for law in &laws {
+        // Each law and situation is in one: `self_test` has the test of that.
+        let words: BTreeSet<String> = recordings.iter().flat_map(|played| played.expected.clone()).collect();
+        assert!(words.len() > 24, "{words:?}");
+        for word in &words {
             let mut without = recordings.clone();
             for played in &mut without {
-                played.told.retain(|told| told != law);
+                played.told.retain(|told| told != word);
             }
             let (verdict, text) = told_of(&without);
-            assert_eq!(verdict.exit_code(), 2, "{law}");
-            assert!(text.contains(&format!("expected [{law}], told []")), "{text}");
+            assert_eq!(verdict.exit_code(), 2, "{word}");
+            for played in recordings.iter().filter(|played| played.expected.contains(word)) {
+                assert!(text.contains(&format!("MISSED  {}: expected [", played.name)), "{word}: {text}");
+            }
         }
     }
 

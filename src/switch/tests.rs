@@ -196,7 +196,7 @@ fn what_only_time_speaks_for_is_told() {
             let (mut view, start) = (FenceView::new(to), Instant::now());
             for second in [0, 1, 120] {
                 let (states, server) = (vec![state.clone()], server.clone());
-                let look = FenceLook { states, drain: None, server, leases: lease(second) };
+                let look = FenceLook { states, server, leases: lease(second), ..FenceLook::default() };
                 view.take(&look, start + Duration::from_secs(second));
             }
             assert_eq!(view.is_by_time, is_by_time, "{to:?} {state:?}");
@@ -226,8 +226,12 @@ fn a_probe_that_others_refuse_shows_nothing_of_a_server() {
             let (mut view, start) = (FenceView::new(to), Instant::now());
             let mut look = |seconds: u64| {
                 let leases = Some([("x".to_owned(), seconds.to_string())].into());
-                let look =
-                    FenceLook { states: states.clone(), drain: None, server: Some("a".to_owned()), leases };
+                let look = FenceLook {
+                    states: states.clone(),
+                    server: Some("a".to_owned()),
+                    leases,
+                    ..FenceLook::default()
+                };
                 let standing = view.take(&look, start + Duration::from_secs(seconds)).0;
                 let is_unread = states.iter().any(FenceState::is_unread);
                 assert_eq!(matches!(standing, FenceStanding::Unknown(_)), is_unread, "{to:?} {states:?}");

@@ -1,7 +1,7 @@
 //! The fence on the real API server: what kube-controller-manager's loops write is what it names, and with it a whole
 //! kube-controller-manager beside the daemon changes nothing.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, process::Command};
 
 use apiserver::connect::ApiServer;
 use k8s_openapi::api::{
@@ -233,6 +233,9 @@ async fn stands_until_its_finalizers_go(stage: Stage) {
     );
     raise(&stage, &fences).await;
 
+    let raised = looks(&stage, &fences, "the fence is enforced", FenceLook::is_enforced).await;
+    assert!(raised.is_new(), "{raised:?}");
+
     let [_, binder] = fences;
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
@@ -255,6 +258,35 @@ async fn stands_until_its_finalizers_go(stage: Stage) {
     patch(&bindings, &binder.name(), off.clone()).await;
     patch(&policies, &binder.name(), off).await;
     looks(&stage, &fences, "it is gone", |look| look.states[1] == FenceState::Absent).await;
+
+    raise(&stage, &fences).await;
+    taken_down_by_hand(&stage);
+    looks(&stage, &fences, "it is taken down by hand", FenceLook::is_absent).await;
+}
+
+/// As the page says that is for who has no `mooring` to run.
+fn taken_down_by_hand(stage: &Stage) {
+    let page = include_str!("../../docs/runbooks/MooringFencedWithoutRuler.md");
+    let (_, step) = page.split_once("Take the fence down, and see that no policy is left:").unwrap();
+    let commands = step.split("```").nth(1).unwrap().strip_prefix("console\n").unwrap();
+    let lines = commands.lines().map(|line| line.trim_start().trim_start_matches("$ "));
+    let script: Vec<&str> = ["set -ex"].into_iter().chain(lines).collect();
+    let plane = &stage.real().plane;
+    let kubeconfig = plane.kubeconfig(plane.url(), &plane.token(User::Admin));
+    let kubectl = stage.real().assets.binary("kubectl");
+    let path = format!("{}:{}", kubectl.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("sh");
+    shell.env("PATH", path).env("HOME", kubeconfig.parent().unwrap()).env("KUBECONFIG", &kubeconfig);
+    let output = shell.arg("-c").arg(script.join("\n")).output().expect("run a shell");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let patched =
+        |kind: &str| said.lines().filter(|line| line.starts_with(kind) && line.ends_with(" patched")).count();
+    assert_eq!(
+        ["validatingadmissionpolicybinding", "validatingadmissionpolicy."].map(patched),
+        [2, 2],
+        "{said}"
+    );
 }
 
 /// All objects of `deploy` and of the fence are accepted, and nothing of it is stored.

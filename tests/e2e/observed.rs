@@ -8,7 +8,12 @@ use std::{
 };
 
 use apiserver::connect::ApiServer;
-use k8s_openapi::api::core::v1::Node;
+use http::StatusCode;
+use k8s_openapi::api::{
+    core::v1::{Node, PersistentVolume},
+    storage::v1::VolumeAttachment,
+};
+use kube::api::{ListParams, PostParams};
 use mooring::{
     cli::{self, Command},
     config::Config,
@@ -21,16 +26,20 @@ use mooring::{
     },
     supervise::Threads,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use test_support::{
     audit,
+    backend::METRICS_READER,
     cluster::{patch_status, unique_name, within_deadline},
+    control_plane::free_ports,
     daemon::Launch,
     process::Process,
+    visitor::{Credentials, ask},
 };
 use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 
 use crate::{
+    deploy::kubectl,
     harness::{attach_by_hand, attached_by_hand, publish_by_hand},
     stage::{PROGRAM, Stage, Story, story},
 };
@@ -45,6 +54,8 @@ pub fn stories() -> Vec<Story> {
             .only_real_if_all("kube-controller-manager rules, and the audit log has all that was asked."),
         story("observe_tells_that_kube_controller_manager_attaches_a_disk_twice", kcm_attaches_twice)
             .only_real("kube-controller-manager rules."),
+        story("observe_tells_what_admission_would_refuse_and_stores_nothing", rehearsed)
+            .only_real("kube-apiserver admits and refuses dry runs."),
     ]
 }
 
@@ -163,9 +174,43 @@ const QUICK: [&str; 4] = [
 ];
 /// The account of `deploy/observe`, and its namespace.
 const ACCOUNT: &str = "mooring-observe";
+const DEPLOYMENT: &str = include_str!("../../deploy/observe/deployment.yaml");
 
-/// The program beside kube-controller-manager, with the rights of `deploy/observe` and the audit log.
-async fn program(stage: &Stage) -> Process {
+/// What the container of `deploy/observe` is started with, but for the port.
+fn arguments(port: u16) -> Vec<String> {
+    let deployment: Value = serde_saphyr::from_str(DEPLOYMENT).unwrap();
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let arguments = container["args"].as_array().unwrap().iter().filter_map(Value::as_str);
+    let served = format!("--secure-port={}", container["ports"][0]["containerPort"]);
+    let (of_port, mut rest): (Vec<&str>, Vec<&str>) = arguments.partition(|argument| *argument == served);
+    assert_eq!(of_port.len(), 1, "{served}");
+    let port = format!("--secure-port={port}");
+    rest.push(&port);
+    rest.into_iter().map(str::to_owned).collect()
+}
+
+/// The metrics are for who may read those of mooring.
+async fn serves(stage: &Stage, port: u16) {
+    let reader = stage.visitor("prometheus", &[METRICS_READER]).await;
+    let url = format!("https://127.0.0.1:{port}");
+    let asked = async |credentials: Credentials| {
+        let client = credentials.client(&url);
+        loop {
+            if let Some(answer) = ask(&client, "/metrics").await {
+                return answer;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let answers = async { (asked(Credentials::default()).await, asked(Credentials::token(reader)).await) };
+    let (nobody, reader) = within_deadline("it serves", answers).await.unwrap();
+    assert_eq!(nobody.0, StatusCode::UNAUTHORIZED);
+    assert_eq!(reader.0, StatusCode::OK, "{}", reader.1);
+    assert!(reader.1.contains("\nmooring_observe_acts_total{"), "{}", reader.1);
+}
+
+/// The program beside kube-controller-manager, with the arguments and the rights of `deploy/observe`, and the audit log.
+async fn program(stage: &Stage, more: &[&str]) -> Process {
     for manifest in
         [include_str!("../../deploy/observe/namespace.yaml"), include_str!("../../deploy/observe/rbac.yaml")]
     {
@@ -174,17 +219,18 @@ async fn program(stage: &Stage) -> Process {
     let plane = &stage.real().plane;
     let token = plane.service_account_token(ACCOUNT, ACCOUNT).await;
     let kubeconfig = plane.kubeconfig(plane.url(), &token).display().to_string();
-    let words = [
-        "observe".to_owned(),
-        format!("--kubeconfig={kubeconfig}"),
-        format!("--audit-log={}", plane.audit_log().display()),
-    ];
+    let [port] = free_ports();
+    let mut words = arguments(port);
+    words.push(format!("--kubeconfig={kubeconfig}"));
+    words.push(format!("--audit-log={}", plane.audit_log().display()));
+    words.extend(more.iter().map(|flag| (*flag).to_owned()));
     let from = audit::length(&plane.audit_log());
     let process = Process::start("observe", Path::new(PROGRAM), &words, &[]);
     let lists = || {
         let entries = audit::read(&plane.audit_log(), from);
         let of_it = entries.into_iter().filter(|it| it.user.ends_with(ACCOUNT) && it.verb == "list");
-        of_it.map(|it| it.resource).collect::<BTreeSet<_>>().len()
+        // Which authorities of clients there are is read for the port.
+        of_it.filter(|it| it.resource != "configmaps").map(|it| it.resource).collect::<BTreeSet<_>>().len()
     };
     let listed = async {
         while lists() < 7 {
@@ -192,6 +238,7 @@ async fn program(stage: &Stage) -> Process {
         }
     };
     within_deadline("it lists all kinds", listed).await.unwrap();
+    serves(stage, port).await;
     Observing::settle().await;
     process
 }
@@ -203,7 +250,7 @@ async fn alike_to_kcm(stage: Stage) {
     cluster.node("n2").await;
     let plane = &stage.real().plane;
     let from = audit::length(&plane.audit_log());
-    let mut observing = program(&stage).await;
+    let mut observing = program(&stage, &[]).await;
     let _kcm = plane.controller_manager(&LOOPS, &QUICK);
     for round in 0..3 {
         for number in 0..4 {
@@ -229,11 +276,19 @@ async fn alike_to_kcm(stage: Stage) {
     for account in ["attachdetach-controller", "persistent-volume-binder"] {
         assert!(output.contains(&format!("system:serviceaccount:kube-system:{account}")), "{output}");
     }
-    let entries = audit::read(&plane.audit_log(), from);
-    let verbs: BTreeSet<String> =
-        entries.into_iter().filter(|it| it.user.ends_with(ACCOUNT)).map(|it| it.verb).collect();
-    let allowed = ["get", "list", "watch"].map(str::to_owned);
-    assert!(!verbs.is_empty() && verbs.iter().all(|verb| allowed.contains(verb)), "{verbs:?}");
+    only_reads(&stage, from);
+}
+
+/// Since that place of the audit log the account has asked for nothing else, but who asks for its metrics.
+fn only_reads(stage: &Stage, from: usize) {
+    let entries = audit::read(&stage.real().plane.audit_log(), from);
+    let of_it = entries.into_iter().filter(|it| it.user.ends_with(ACCOUNT));
+    let is_read = |it: &audit::Entry| ["get", "list", "watch"].contains(&it.verb.as_str());
+    let (reads, others): (Vec<_>, Vec<_>) = of_it.partition(is_read);
+    let others: BTreeSet<String> =
+        others.into_iter().map(|it| format!("{} {}", it.verb, it.resource)).collect();
+    assert!(!reads.is_empty());
+    assert_eq!(others, ["create subjectaccessreviews", "create tokenreviews"].map(str::to_owned).into());
 }
 
 /// A kube-controller-manager that starts anew takes an attachment for uncertain that its node does not list, and what is
@@ -248,7 +303,8 @@ async fn kcm_attaches_twice(stage: Stage) {
     attached_by_hand(&stage, "v1", "n1").await;
     let in_use = json!({ "status": { "volumesInUse": [unique_name("v1")] } });
     patch_status(&cluster.all::<Node>(), "n1", in_use).await;
-    let mut observing = program(&stage).await;
+    let from = audit::length(&stage.real().plane.audit_log());
+    let mut observing = program(&stage, &[]).await;
     cluster.pod("p2", "n2", &["c1"]).await;
     let _kcm = stage.real().plane.controller_manager(&LOOPS, &QUICK);
     let told = observing.log().find(|line| line.contains("UNSAFE S1: ").then(|| line.to_owned()));
@@ -259,6 +315,7 @@ async fn kcm_attaches_twice(stage: Stage) {
     let output = observing.log().tail(200);
     assert_eq!(status.code(), Some(2), "{output}");
     eprintln!("observed: {output}");
+    only_reads(&stage, from);
 }
 
 /// There is no ruler at all.
@@ -293,4 +350,77 @@ async fn ended_for_a_cause(stage: Stage) {
     let told = ended.unwrap_err().to_string();
     assert!(told.starts_with("etcd was restored"), "{told}");
     assert_eq!(summary.differences.len(), 1, "{summary:#?}");
+}
+
+/// Denies dry runs of attachments; the probes of a fence name another attacher.
+const FROZEN: &str = "
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: frozen}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [storage.k8s.io], apiVersions: [v1], operations: [CREATE], resources: [volumeattachments]}
+  matchConditions: [{name: driver, expression: \"object.spec.attacher != 'mooring.dev'\"}]
+  validations: [{expression: 'false', message: attachments are frozen}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: frozen}
+spec: {policyName: frozen, validationActions: [Deny]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: rehearses}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: mooring}
+subjects: [{kind: ServiceAccount, name: mooring-observe, namespace: mooring-observe}]
+";
+
+/// With the rights of a daemon, beside nobody who rules: a policy refuses attachments, and nothing refuses the binder.
+async fn rehearsed(stage: Stage) {
+    let cluster = &stage.cluster;
+    cluster.node("n1").await;
+    cluster.pair_bound_by_hand("v1", "c1").await;
+    cluster.apply(FROZEN).await;
+    let attachments = cluster.all::<VolumeAttachment>();
+    let spec = json!({ "attacher": "x", "nodeName": "n1", "source": { "persistentVolumeName": "v1" } });
+    let tried: VolumeAttachment =
+        serde_json::from_value(json!({ "metadata": { "name": "tried" }, "spec": spec })).unwrap();
+    let trial = PostParams { dry_run: true, ..PostParams::default() };
+    let is_enforced = async {
+        while attachments.create(&trial, &tried).await.is_ok() {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    within_deadline("the policy is enforced", is_enforced).await.unwrap();
+
+    let mut observing = program(&stage, &["--dry-run-writes"]).await;
+    cluster.volume("v2").await;
+    cluster.claim("c2").await;
+    cluster.pod("p1", "n1", &["c1"]).await;
+    let told = observing.log().find(|line| line.contains(" REFUSED: ").then(|| line.to_owned()));
+    let told = within_deadline("the refusal is told", told).await.unwrap().unwrap_or_default();
+    assert!(told.contains("POST /apis/storage.k8s.io/v1/volumeattachments would be refused: 422 "), "{told}");
+    assert!(told.contains("attachments are frozen"), "{told}");
+    // Nobody makes the volume Available, so the binder gets no further.
+    let is_by_the_binder = |it: &audit::Entry| {
+        it.user.ends_with(ACCOUNT) && it.verb == "patch" && it.resource.starts_with("persistentvolumes")
+    };
+    let binds = async {
+        while !audit::read(&stage.real().plane.audit_log(), 0).iter().any(is_by_the_binder) {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    within_deadline("the binder's write is rehearsed", binds).await.unwrap();
+    let status = observing.terminate().await;
+    let output = observing.log().tail(200);
+    assert_eq!(status.code(), Some(1), "{output}");
+    assert_eq!(output.matches(" REFUSED: ").count(), 1, "{output}");
+    assert_eq!(attachments.list(&ListParams::default()).await.unwrap().items.len(), 0);
+    let volumes = cluster.all::<PersistentVolume>();
+    assert_eq!(volumes.get("v2").await.unwrap().spec.unwrap().claim_ref, None, "a dry run stores nothing");
+
+    let kinds = ["validatingadmissionpolicybinding", "validatingadmissionpolicy"]
+        .map(|kind| format!("{kind}/frozen"));
+    kubectl(&stage, &["delete", &kinds[0], &kinds[1], "clusterrolebinding/rehearses"]);
 }

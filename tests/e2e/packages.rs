@@ -50,8 +50,8 @@ pub fn stories() -> Vec<Story> {
     vec![
         story("packages_chart_has_the_objects_of_the_kustomization", same_objects)
             .only_real("kubectl builds the kustomization, and kube-apiserver validates both."),
-        story("packages_chart_of_an_observer_grants_no_write", observer)
-            .only_real("kube-apiserver validates what helm renders."),
+        story("packages_chart_of_an_observer_is_deploy_observe_and_grants_no_write", observer)
+            .only_real("kubectl builds the kustomization, and kube-apiserver validates what helm renders."),
         story("packages_static_pod_rules_with_its_client_certificate", static_pod)
             .only_real("A process has a kubeconfig and a client certificate, and kube-apiserver its rights."),
     ]
@@ -68,10 +68,14 @@ fn helm(arguments: &[&str]) -> Result<String, String> {
 
 /// What the chart renders with these components and settings.
 fn rendered(components: &[&str], settings: &[&str]) -> Vec<Value> {
-    let components = format!("components={}", json!(components));
+    rendered_in("mooring-system", components, settings)
+}
+
+fn rendered_in(namespace: &str, components: &[&str], settings: &[&str]) -> Vec<Value> {
+    let (namespace, components) =
+        (format!("--namespace={namespace}"), format!("components={}", json!(components)));
     // The oldest that is supported. A helm that is built from source takes Kubernetes 1.20 for granted.
-    let mut arguments =
-        vec!["template", "mooring", CHART, "--namespace=mooring-system", "--kube-version=1.33.0"];
+    let mut arguments = vec!["template", "mooring", CHART, &namespace, "--kube-version=1.33.0"];
     arguments.push("--set-json");
     arguments.push(&components);
     for setting in settings {
@@ -110,6 +114,14 @@ fn accepted(stage: &Stage, objects: &BTreeMap<[String; 3], Value>) {
     kubectl(stage, &flags);
 }
 
+fn are_same(chart: &BTreeMap<[String; 3], Value>, kustomization: &BTreeMap<[String; 3], Value>) {
+    for (name, object) in kustomization {
+        let rendered = chart.get(name).unwrap_or_else(|| panic!("the chart has no {name:?}"));
+        assert_eq!(rendered, object, "{name:?}: {rendered:#} {object:#}");
+    }
+    assert_eq!(chart.len(), kustomization.len(), "{:?}", chart.keys());
+}
+
 async fn same_objects(stage: Stage) {
     assert!(helm(&["lint", "--strict", CHART]).unwrap().contains("0 chart(s) failed"));
     let components = Path::new(CHART).join("../../optional").read_dir().unwrap();
@@ -138,11 +150,7 @@ async fn same_objects(stage: Stage) {
                 without_labels(object, &labels.each_ref().map(String::as_str));
             }
         }
-        for (name, object) in &kustomization {
-            let rendered = chart.get(name).unwrap_or_else(|| panic!("the chart has no {name:?}"));
-            assert_eq!(rendered, object, "{name:?}: {rendered:#} {object:#}");
-        }
-        assert_eq!(chart.len(), kustomization.len(), "{:?}", chart.keys());
+        are_same(&chart, &kustomization);
         accepted(&stage, &chart);
         accepted(&stage, &kustomization);
     }
@@ -203,6 +211,21 @@ async fn observer(stage: Stage) {
         let reads = verbs.iter().all(|verb| ["get", "list", "watch"].map(Value::from).contains(verb));
         assert!(reads || asks && *verbs == [json!("create")], "{rule}");
     }
+
+    let mut chart = named(rendered_in("mooring-observe", &[], &["mode=observe"]));
+    let labels =
+        ["version", "component", "part-of", "managed-by"].map(|it| format!("app.kubernetes.io/{it}"));
+    for object in chart.values_mut() {
+        without_labels(
+            object,
+            &[&["helm.sh/chart"], labels.each_ref().map(String::as_str).as_slice()].concat(),
+        );
+    }
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/observe");
+    let built = serde_saphyr::from_multiple(&kubectl(&stage, &["kustomize", folder])).unwrap();
+    let mut kustomization = named(built);
+    kustomization.retain(|[kind, ..], _| kind != "Namespace");
+    are_same(&chart, &kustomization);
 }
 
 /// What a manifest grants: kind and rules of each role.
