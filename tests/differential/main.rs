@@ -18,7 +18,7 @@ mod scenes;
 mod script;
 mod second_binder;
 
-use std::{collections::BTreeMap, fmt::Write as _, sync::OnceLock};
+use std::{collections::BTreeMap, fmt::Write as _, path::Path, sync::OnceLock};
 
 use activity::Activity;
 use futures::future::join_all;
@@ -26,12 +26,14 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use outcome::Noted;
 use play::Stage;
 use scenes::{SCENES, Scene};
+use serde_json::Value;
 use test_support::{
     actors::{Attacher, AttacherBehaviour, KubeletBehaviour, Kubelets, Provisioner, ProvisionerBehaviour},
     assets::Assets,
     cluster::{Cluster, DRIVER},
     control_plane::{ControlPlane, User},
     daemon::Launch,
+    process::Process,
 };
 
 /// The daemon.
@@ -85,7 +87,13 @@ fn main() {
         let seeds = seeds.clone();
         Trial::test(name, move || judge(&seeds, &prefix, shows))
     });
-    let trials = compared.chain(together).map(|trial| trial.with_ignored_flag(!is_chosen));
+    let of_observe = {
+        let seeds = seeds.clone();
+        let name = "observe_finds_no_difference_but_those_of_people";
+        Trial::test(name, move || observed(&seeds))
+    };
+    let trials =
+        compared.chain(together).chain([of_observe]).map(|trial| trial.with_ignored_flag(!is_chosen));
     libtest_mimic::run(&arguments, trials.collect()).exit();
 }
 
@@ -101,13 +109,36 @@ fn read_seeds(text: &str) -> Vec<u64> {
     text.split(',').flat_map(range).collect()
 }
 
-fn judge(seeds: &[u64], prefix: &str, shows: &str) -> Result<(), Failed> {
+/// What `mooring observe` has told of kube-controller-manager's side.
+static OBSERVED: OnceLock<Value> = OnceLock::new();
+
+fn ends(seeds: &[u64]) -> &'static Result<Ends, String> {
     static ENDS: OnceLock<Result<Ends, String>> = OnceLock::new();
-    let ends = ENDS.get_or_init(|| {
+    ENDS.get_or_init(|| {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(play_all(seeds))
-    });
+    })
+}
+
+/// The scripts' people take finalizers off, too.
+fn observed(seeds: &[u64]) -> Result<(), Failed> {
+    ends(seeds).as_ref()?;
+    let summary = OBSERVED.get().ok_or("nothing was observed")?;
+    let by = |user: User| summary["users"][user.name()].as_u64().unwrap_or_default();
+    assert!(by(User::ControllerManager) > 100, "{summary:#}");
+    // A list in place of a watch makes a gap, and so may a server that is busy.
+    let gaps = summary["gaps"].as_u64().ok_or("how many acts came in gaps")?;
+    assert!(gaps * 10 < by(User::ControllerManager), "{summary:#}");
+    let people = Value::from(User::Admin.name());
+    let differences = summary["differences"].as_array().ok_or("a list of differences")?;
+    let differences: Vec<&Value> = differences.iter().filter(|it| it["user"] != people).collect();
+    assert!(differences.is_empty(), "{differences:#?}");
+    Ok(())
+}
+
+fn judge(seeds: &[u64], prefix: &str, shows: &str) -> Result<(), Failed> {
+    let ends = ends(seeds);
     let (kcm, mooring) = &ends.as_ref()?[prefix];
     assert!(format!("{kcm:?}").contains(shows), "kube-controller-manager does nothing: {kcm:#?}");
     let mut report = String::new();
@@ -129,9 +160,18 @@ fn judge(seeds: &[u64], prefix: &str, shows: &str) -> Result<(), Failed> {
 async fn play_all(seeds: &[u64]) -> Result<Ends, String> {
     let plane = ControlPlane::start(&Assets::find()?).await;
     let kcm = {
+        let kubeconfig = plane.kubeconfig(plane.url(), &plane.token(User::Admin)).display().to_string();
+        let log = plane.audit_log().display().to_string();
+        let words =
+            ["observe", "-o=json", "--controllers=storage", "--kubeconfig", &kubeconfig, "--audit-log", &log];
+        let mut observing = Process::start("observe", Path::new(PROGRAM), &words.map(str::to_owned), &[]);
         let _controllers =
             plane.controller_manager(&[&REPLACED[..], &PROTECTION, &SMALL, &GARBAGE].concat(), &QUICK);
-        play_side(&plane, seeds).await
+        let played = play_side(&plane, seeds).await;
+        observing.terminate().await;
+        let summary = serde_json::from_str(&observing.log().tail(1_000_000));
+        OBSERVED.set(summary.map_err(|error| error.to_string())?).map_err(|_| "observed twice")?;
+        played
     };
     let mut mooring = {
         let _garbage = plane.controller_manager(&GARBAGE, &[]);
