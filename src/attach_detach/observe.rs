@@ -4,7 +4,7 @@
 //! dirty. What is learnt by it is told at once. KCM: the populator and the handlers of the informers, which fill
 //! `DesiredStateOfWorld` and `ActualStateOfWorld`.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, mem, sync::Arc};
 
 use apiserver::{
     ids::{AttachmentName, DriverName, NodeName, PodKey, VolumeName},
@@ -21,11 +21,11 @@ use super::{
     queue::Key,
     reasons::NodeVolumeKey,
     state::{
-        actual::{identification::candidates, node::NodeState, unpublishing::Sequence},
+        actual::{WhyRead, identification::candidates, node::NodeState, unpublishing::Sequence},
         desired::{DesiredAttachment, populator, volume_name::VolumeId, volume_source::volume_of},
     },
 };
-use crate::controller::{retry::Retry, undone::Undone};
+use crate::controller::undone::Undone;
 
 impl AttachDetach {
     /// Looks at some of what is yet to be looked at of all there is.
@@ -259,9 +259,12 @@ impl AttachDetach {
         if latest.is_none()
             && let Some((volume, node)) = self.actual.taken.remove(name)
         {
-            // The name is free: it is read once more, and taken.
-            self.actual.node_volume_mut(&volume, &node).retry = Retry::default();
-            self.queue.add_on(&node, [volume]);
+            let node_volume = self.actual.node_volume_mut(&volume, &node);
+            if matches!(&node_volume.why_read, Some(WhyRead::NameTaken(taken)) if taken == name) {
+                // The name is free: it is read once more, and taken.
+                node_volume.retry = mem::take(&mut node_volume.retry).due();
+                self.queue.add_on(&node, [volume]);
+            }
         }
         let is_replaced = latest.as_deref().is_some_and(|latest| self.actual.is_replaced_by(name, latest));
         let objects = Arc::clone(&self.objects);

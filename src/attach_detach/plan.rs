@@ -19,6 +19,7 @@ use super::{
     controller::AttachDetach,
     decide::{
         contention::Contention,
+        force::force,
         multi_attach::Exclusive,
         node_list::{self, NodeStep, NodeView},
         reconciler::{self, VolumeView},
@@ -161,7 +162,13 @@ impl AttachDetach {
         let leads_to = |source: &VolumeName| volume_of(&self.objects, source).map(|volume| volume.id);
         let is_beside = |node: &NodeName| {
             let wanted = |other: &VolumeId| self.desired.get(other, node).is_some();
-            !wanted(volume) && self.actual.is_beside_another(volume, node, leads_to, wanted)
+            // Force takes it in spite of its use.
+            let overruled = |other: &VolumeId| {
+                let on_node = (self.actual.node(node), None);
+                let it = self.actual.node_volume(other, node);
+                it.is_some_and(|it| force(it, on_node, &self.options.force, self.clock.wall(now)).is_ok())
+            };
+            !wanted(volume) && self.actual.is_beside_another(volume, node, leads_to, wanted, overruled)
         };
         // Who makes it is not read: its `managedFields` are asked for evidence of a second controller alone (S14).
         let made_again = |node: &NodeName| {
@@ -254,6 +261,9 @@ impl AttachDetach {
         // What it waits for.
         if let Some(at) = verdict.wake_at {
             self.queue.add_at(at, Key::NodeVolume(volume.clone(), node.clone()));
+            for other in self.actual.beside(volume, node) {
+                self.queue.add_at(at, Key::NodeVolume(other, node.clone()));
+            }
         }
         self.force_waits.judged(node, verdict);
         let Room { volumes, new_volumes, .. } = self.dispatcher.room();

@@ -24,9 +24,6 @@ use super::{
 };
 use crate::controller::report::events::EventUpdate;
 
-/// A reservation that fails so often in a row is taken for refused, whatever the failure: a webhook may answer any of them.
-const RESERVATION_TRIES: u32 = 4;
-
 impl Planner {
     /// Takes the answer to a request, or that there was none. The order is safety.
     pub fn answered(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
@@ -173,8 +170,7 @@ impl Planner {
             // What a creation met is there.
             Err(CallError::AlreadyExists(_)) => Then::Read(Purpose::SeeWhose),
             Err(error) => {
-                let fails_each_time = !error.is_of_all() && self.attempt(&op.subject) > RESERVATION_TRIES;
-                if matches!(error, CallError::Refused { .. }) || fails_each_time {
+                if matches!(error, CallError::Refused { .. }) {
                     self.note_unreservable(op, write, now);
                 }
                 Then::Pause(error)
@@ -194,15 +190,10 @@ impl Planner {
         let is_as_it_was = |volume: &PersistentVolume| {
             write.kind != WriteKind::ReserveVolume || op.known == Some(volume.metadata.resource_version)
         };
-        if self.state.volume(&name).is_some_and(|volume| is_as_it_was(&volume)) {
-            self.pass_over(&name, now);
-        }
-    }
-
-    fn pass_over(&mut self, name: &VolumeName, now: Instant) {
-        if self.state.volume(name).is_some_and(|volume| volume.spec.claim_ref.is_none()) {
+        let volume = self.state.volume(&name).filter(|volume| volume.spec.claim_ref.is_none());
+        if volume.is_some_and(|volume| is_as_it_was(&volume)) {
             self.state.unreservable.insert(name.clone());
-            self.queue.offer(name.clone(), now);
+            self.queue.offer(name, now);
         }
     }
 
@@ -227,16 +218,6 @@ impl Planner {
             (ObjectRef::Volume(name), Purpose::ProveVolume, None) => self.volume_read(op, name, None, now),
             (ObjectRef::Volume(name), Purpose::ProveVolume, Some(Answer::Volume(volume))) => {
                 self.volume_read(op, name, Some(volume), now)
-            }
-            (ObjectRef::Volume(name), Purpose::Refresh, Some(answer)) => {
-                let is_as_it_was = op.known == answer.revision();
-                self.observe_response(answer, now);
-                // Of a claim, that is what became of its reservation.
-                let is_of_claim = matches!(op.subject, Target::Claim(_));
-                if is_of_claim && is_as_it_was && self.attempt(&op.subject) > RESERVATION_TRIES {
-                    self.pass_over(name, now);
-                }
-                Then::Look
             }
             (_, Purpose::Refresh, Some(answer))
             | (_, Purpose::ProveReleased | Purpose::SeeWhose, Some(answer @ Answer::Volume(_))) => {

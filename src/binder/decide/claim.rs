@@ -123,9 +123,7 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
                 let suits = |volume: &Arc<PersistentVolume>| {
                     !delayed && mismatch_for_search(volume, requirements).is_none()
                 };
-                // A write that fails each time is not repeated: when its doubt is over, another volume may be taken (L15).
-                let is_to_wait = state.unreservable.contains(name);
-                return match state.unowned(name).filter(|it| !is_to_wait && suits(it)) {
+                return match state.unowned(name).filter(suits) {
                     Some(volume) => bind(&volume, claim, state),
                     None => ClaimDecision::waiting(claim, ClaimReason::Uncertain(name.clone())),
                 };

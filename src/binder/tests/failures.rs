@@ -53,43 +53,6 @@ fn reserved(planner: &mut Recording, now: Instant) -> (Op, VolumeName) {
 }
 
 #[test]
-fn l15_a_volume_whose_reservation_fails_each_time_keeps_no_claim_from_another() {
-    let errors = [
-        CallError::Unknown("500 InternalError: failed calling webhook".into()),
-        CallError::Conflict("a webhook denies it with 409".into()),
-        CallError::Throttled {
-            message: "a webhook denies it with 429".into(),
-            after: Duration::from_secs(1),
-        },
-    ];
-    for error in errors {
-        let (_, mut planner) = planner(vec![volume("v1"), volume("v2")], vec![claim("c")]);
-        let mut now = Instant::now();
-        let end = now + Duration::from_mins(2);
-        let mut tried = BTreeSet::new();
-        while now < end {
-            let plan = planner.plan(now);
-            if plan.ops.is_empty() {
-                now = plan.wake_at.unwrap();
-            }
-            for op in plan.ops {
-                let result = match &op.call {
-                    Call::Read { target: ObjectRef::Volume(name), .. } => Ok(Answer::Volume(
-                        PersistentVolume::clone(&planner.state.objects.volumes.get(name).unwrap()),
-                    )),
-                    _ => {
-                        tried.extend(op.volume.clone());
-                        Err(error.clone())
-                    }
-                };
-                planner.answered(op, result, now, 0.0);
-            }
-        }
-        assert_eq!(tried.len(), 2, "{error}");
-    }
-}
-
-#[test]
 fn l15_a_volume_that_is_not_to_be_reserved_keeps_no_claim_from_another() {
     let (objects, mut planner) = planner(vec![volume("v1"), volume("v2"), volume("v3")], vec![claim("c")]);
     let now = Instant::now();

@@ -46,10 +46,13 @@ pub fn party(authors: &Authors, change: &Change, is_subject: impl Fn(&str) -> bo
     } else if users.contains("admin") {
         Party::Administrators
     } else if users.is_empty() {
-        match change.after.as_ref().and_then(last_manager) {
-            Some(MANAGER) => Party::Subject,
-            Some(_) => Party::Others,
-            None => Party::Unknown,
+        let [before, after] =
+            [&change.before, &change.after].map(|object| object.as_ref().and_then(last_entry));
+        // A write that only takes something away may leave no entry.
+        match after.filter(|_| after != before).map(|entry| entry["manager"].as_str()) {
+            Some(Some(MANAGER)) => Party::Subject,
+            Some(Some(_)) => Party::Others,
+            _ => Party::Unknown,
         }
     } else {
         Party::Others
@@ -59,10 +62,9 @@ pub fn party(authors: &Authors, change: &Change, is_subject: impl Fn(&str) -> bo
 /// The field manager of mooring's writes.
 const MANAGER: &str = "mooring";
 
-/// Who wrote an object last.
-fn last_manager(object: &Value) -> Option<&str> {
-    let entries = object["metadata"]["managedFields"].as_array()?;
-    entries.iter().max_by_key(|entry| entry["time"].as_str())?["manager"].as_str()
+/// What was written to an object last, by the time in its `managedFields`.
+fn last_entry(object: &Value) -> Option<&Value> {
+    object["metadata"]["managedFields"].as_array()?.iter().max_by_key(|entry| entry["time"].as_str())
 }
 
 /// What a violation of the driver's log is due to.

@@ -188,21 +188,23 @@ impl ActualState {
     /// PersistentVolume that it names leads to that one now, which is attached or mounted there, too, and a driver goes by that
     /// name. In a circle of such volumes only what is `wanted` or in use is kept, so that none waits for itself. While there is
     /// no such PersistentVolume, one that comes may lead to any that had the name: those wanted or in use are kept, as are those of them that
-    /// are [one disk](VolumeId::is_one_disk) with it, which the end of each takes: the one in use goes first, as on a node that is off. Of
-    /// two in use neither waits for the other.
+    /// are [one disk](VolumeId::is_one_disk) with it, which the end of each takes. A use that is `overruled`, as on a node that is
+    /// off, keeps nothing, and of two in use neither waits for the other.
     pub(crate) fn is_beside_another(
         &self,
         volume: &VolumeId,
         node: &NodeName,
         leads_to: impl Fn(&VolumeName) -> Option<VolumeId>,
         wanted: impl Fn(&VolumeId) -> bool,
+        overruled: impl Fn(&VolumeId) -> bool,
     ) -> bool {
         let Some(this) = self.node_volume(volume, node) else { return false };
         let source_of = |it: &NodeVolume| it.attachment()?.spec.source.persistent_volume_name.clone();
         let Some(source) = source_of(this) else { return false };
         let on_node = |other: &VolumeId| self.node_volume(other, node).filter(|_| other != volume);
-        let is_used =
-            |it: &NodeVolume, is_wanted: bool| !this.in_use && it.in_use && it.is_mounted(is_wanted);
+        let is_used = |other: &VolumeId, it: &NodeVolume, is_wanted: bool| {
+            !this.in_use && it.in_use && it.is_mounted(is_wanted) && !overruled(other)
+        };
         let is_there = |it: &NodeVolume, is_wanted: bool| {
             it.attachment().is_some() || it.may_be_made_by_us() || it.is_mounted(is_wanted)
         };
@@ -212,10 +214,7 @@ impl ActualState {
             let is_circle =
                 || iter::successors(Some(other.clone()), next).take(LONGEST_CIRCLE).any(|it| it == *volume);
             let is_wanted = wanted(other);
-            let waits_for_this = this.in_use && volume.is_one_disk(other);
-            if is_there(it, is_wanted)
-                && (is_wanted || is_used(it, is_wanted) || !(waits_for_this || is_circle()))
-            {
+            if is_there(it, is_wanted) && (is_wanted || is_used(other, it, is_wanted) || !is_circle()) {
                 return true;
             }
         }
@@ -223,7 +222,7 @@ impl ActualState {
             self.of_source(&source, node).chain(self.second_volumes_of(&volume.attachment_name(node)));
         others.any(|other| {
             let is_wanted = wanted(&other);
-            let is_kept = |it: &NodeVolume| is_used(it, is_wanted) || is_wanted && is_there(it, true);
+            let is_kept = |it: &NodeVolume| is_used(&other, it, is_wanted) || is_wanted && is_there(it, true);
             (current.is_none() || volume.is_one_disk(&other)) && on_node(&other).is_some_and(is_kept)
         })
     }
