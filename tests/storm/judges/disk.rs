@@ -349,7 +349,8 @@ impl Machines<'_> {
                 // Such a pod needs the disk whatever people made of its node's report, unless the driver attaches none (S16).
                 let attaches = |(_, driver): (&str, &Value)| driver["spec"]["attachRequired"] != false;
                 let is_needed = objects.all("csidrivers").all(attaches) && shows_pod(objects, disk, machine);
-                if (self.falsified.contains(&place) || is_new) && !is_needed {
+                let is_told_wrongly = self.falsified.contains(&place) || is_new;
+                if is_told_wrongly && !is_needed {
                     return;
                 }
                 // An attachment of another disk ends this one, too, whether its deletion is seen yet or not.
@@ -362,9 +363,13 @@ impl Machines<'_> {
                         && self.could_know(name, source)
                         && objects.get("persistentvolumes", source).and_then(disk_of).as_ref() == Some(disk)
                 };
-                let by_us = is_ours(machine).is_some_and(|(_, ours)| ours)
-                    || self.ended.get(&place).is_some_and(|ended| ended >= at)
-                    || objects.all("volumeattachments").any(ends_it);
+                // Whether another attachment would take it, mooring could not know then.
+                let by_another = || {
+                    self.ended.get(&place).is_some_and(|ended| ended >= at)
+                        || objects.all("volumeattachments").any(ends_it)
+                };
+                let by_us =
+                    is_ours(machine).is_some_and(|(_, ours)| ours) || !is_told_wrongly && by_another();
                 let is_forced = self.is_excused(machine, since, *at);
                 let is_shown = !self.is_fenced(machine, since) && shows_pod(objects, disk, machine);
                 if by_us && (!is_forced || is_shown) {

@@ -243,7 +243,9 @@ fn failed_once(record: &Record, timeline: &Timeline) -> Vec<Fault> {
             |event: &&Value| event["involvedObject"]["kind"].as_str().is_none_or(|kind| kind == "Pod");
         let Some(after) = change.after.as_ref().filter(is_of_pod) else { continue };
         let (reason, message) = (after["reason"].as_str(), after["message"].as_str().unwrap_or_default());
-        if reason == Some("SuccessfulAttachVolume") {
+        let is_judged =
+            message.starts_with("Multi-Attach error") || message.starts_with("AttachVolume.Attach failed");
+        if reason != Some("FailedAttachVolume") || !is_judged {
             continue;
         }
         let Some(before) = told.insert(change.name.as_str(), moment.at) else { continue };
