@@ -209,6 +209,15 @@ mod tests {
     };
 
     #[test]
+    fn the_role_for_those_who_ask_the_daemon_has_its_pages_and_no_others_below_debug() {
+        let role = include_str!("../../deploy/optional/debug-reader/rbac.yaml");
+        let words = role.split(|c: char| c.is_whitespace() || "[],".contains(c));
+        let granted: BTreeSet<&str> = words.filter(|word| word.starts_with("/debug/")).collect();
+        let asked = DAEMON_PAGES.iter().map(|(path, _)| *path);
+        assert_eq!(granted, asked.chain(["/debug/watches"]).collect());
+    }
+
+    #[test]
     fn l18_a_detach_that_is_timed_is_told_with_the_time_of_the_controller() {
         let volume = VolumeId::csi(&"disk.example.com".into(), "h");
         let attachment = volume.attachment_name(&NodeName::from("n1"));

@@ -71,6 +71,17 @@ pub async fn apply(client: &Client, path: &str, object: &Value) -> Result<Value,
     answer(client, request, LONGEST_ANSWER).await
 }
 
+/// Tries a deletion, which changes nothing. Of an object that is not there, the server says so only to who may delete it.
+///
+/// # Errors
+/// See [`ask`].
+pub async fn try_delete(client: &Client, path: &str) -> Result<(), NoAnswer> {
+    match ask(client, Method::DELETE, &format!("{path}?dryRun=All"), None).await {
+        Ok(_) | Err(NoAnswer::Refused(404, _)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Sends a request as it is, and waits for so long.
 ///
 /// # Errors

@@ -203,5 +203,10 @@ impl Fence {
 
 /// Where an object of the fence is applied.
 pub fn apply_path(plural: &str, name: &str) -> String {
-    format!("/apis/{API}/{plural}/{name}?fieldManager=mooring-switch&force=true")
+    format!("{}?fieldManager=mooring-switch&force=true", path_of(plural, name))
+}
+
+/// Where an object of the fence is.
+pub fn path_of(plural: &str, name: &str) -> String {
+    format!("/apis/{API}/{plural}/{name}")
 }

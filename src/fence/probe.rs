@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     ask::{NoAnswer, ask, read},
-    policies::{API, BINDINGS, DRAIN, Fence, NAME_BEGINS, POLICIES},
+    policies::{BINDINGS, DRAIN, Fence, NAME_BEGINS, POLICIES, path_of},
     state::{FenceLook, FenceSeen, FenceState, refused_by_others},
 };
 
@@ -101,7 +101,7 @@ pub async fn raised(
 }
 
 async fn object(client: &Client, plural: &str, fence: &Fence) -> Result<Option<Value>, NoAnswer> {
-    read(client, &format!("/apis/{API}/{plural}/{}", fence.name())).await
+    read(client, &path_of(plural, &fence.name())).await
 }
 
 /// What refuses the probes, apart from fences: no fence denies this one.

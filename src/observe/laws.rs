@@ -138,6 +138,11 @@ fn unlisted((world, past): (&Objects, &Earlier), act: &Mutation, was: &Node, now
     if !was.uses(&act.value) {
         return if is_detached { Judged::by("S3", None) } else { Judged::default() };
     }
+    if was.is_ready() && past.has_just_begun(&was.key(), &act.value, now) {
+        // The ruler may have decided before the report. kube-controller-manager reads the Node before it detaches, and lists it again.
+        let judged = if is_detached { Judged::by("S3", None) } else { Judged::default() };
+        return Judged { named: Some(Situation::UsedAfterUnlist), ..judged };
+    }
     let judged = by_force((world, past), (was, &act.value), now);
     if is_detached { judged } else { Judged { named: judged.named, ..Judged::default() } }
 }

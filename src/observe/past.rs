@@ -27,6 +27,9 @@ const FORCE_AFTER: Duration = Duration::from_secs(6 * 60 - 15);
 /// For how long the empty report of a Node that was made anew says nothing: its kubelet has to fill it first.
 const REPORTS_AFTER: Duration = Duration::from_mins(1);
 
+/// How old the report of a use must be before it counts against who takes the volume off: what was decided before it may land after it.
+const USE_SEEN_AFTER: Duration = Duration::from_secs(10);
+
 /// A volume on a node.
 type OnNode = (NodeName, String);
 
@@ -39,6 +42,7 @@ pub(super) struct Earlier {
     idle: BTreeMap<OnNode, Timestamp>,
     unneeded: BTreeMap<OnNode, Timestamp>,
     former: BTreeMap<NodeName, Former>,
+    begun: BTreeMap<OnNode, Timestamp>,
 }
 
 impl Earlier {
@@ -68,6 +72,11 @@ impl Earlier {
             used.extend(was.status.volumes_in_use.iter().map(ToString::to_string));
             (*since, *machine) = (now, was.status.node_info.clone());
         }
+        self.begun.retain(|_, since| is_within(USE_SEEN_AFTER, *since, now));
+        if let (Some(was), Some(is)) = (was, is) {
+            let begun = is.status.volumes_in_use.iter().filter(|id| !was.uses(id.as_str()));
+            self.begun.extend(begun.map(|id| ((is.key(), id.to_string()), now)));
+        }
         let Some((node, (used, since, machine))) =
             is.and_then(|is| Some((is, self.former.get_mut(&is.key())?)))
         else {
@@ -83,10 +92,15 @@ impl Earlier {
 
     /// Whether the Node before this one reported a volume in use, and this one had no time to report for itself.
     pub(super) fn used_by_former(&self, node: &NodeName, id: &str, now: Timestamp) -> bool {
-        self.former.get(node).is_some_and(|(used, since, _)| {
-            let age = Duration::try_from(now.duration_since(*since)).unwrap_or_default();
-            used.contains(id) && age < REPORTS_AFTER
-        })
+        self.former
+            .get(node)
+            .is_some_and(|(used, since, _)| used.contains(id) && is_within(REPORTS_AFTER, *since, now))
+    }
+
+    /// Whether the kubelet has only just begun to report that it uses a volume.
+    pub(super) fn has_just_begun(&self, node: &NodeName, id: &str, now: Timestamp) -> bool {
+        let begun = self.begun.get(&(node.clone(), id.to_owned()));
+        begun.is_some_and(|since| is_within(USE_SEEN_AFTER, *since, now))
     }
 
     /// A pod becomes this in this world, or goes.
@@ -121,7 +135,11 @@ impl Earlier {
 
 /// Whether it was less than six minutes ago.
 fn is_recent(since: Timestamp, now: Timestamp) -> bool {
-    Duration::try_from(now.duration_since(since)).is_ok_and(|lasted| lasted < FORCE_AFTER)
+    is_within(FORCE_AFTER, since, now)
+}
+
+fn is_within(limit: Duration, since: Timestamp, now: Timestamp) -> bool {
+    Duration::try_from(now.duration_since(since)).is_ok_and(|lasted| lasted < limit)
 }
 
 fn runs(pod: &Pod) -> bool {

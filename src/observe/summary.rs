@@ -280,13 +280,28 @@ impl Difference {
         let law = self.law.map(|law| format!(" {law}")).unwrap_or_default();
         let by = self.user.as_ref().map(|user| format!(", by {}", clean(user))).unwrap_or_default();
         let made = self.revision.as_ref().map(|at| format!(" (revision {at}{by})")).unwrap_or_default();
-        format!("{time} {}{law}: {}{made}", self.kind.name(), self.message)
+        // Nodes and webhooks have words in it.
+        format!("{time} {}{law}: {}{made}", self.kind.name(), clean(&self.message))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_strangers_wrote_is_one_line_and_steers_no_terminal() {
+        let difference = Difference {
+            at: Timestamp::UNIX_EPOCH,
+            kind: DifferenceKind::Unexplained,
+            law: None,
+            revision: None,
+            user: None,
+            message: "a\n\u{1b}[2J UNSAFE".to_owned(),
+        };
+        let line = difference.line();
+        assert!(!line.contains(char::is_control) && line.contains("UNSAFE"), "{line:?}");
+    }
 
     #[test]
     fn leads_of_both_sides_are_told_as_far_as_they_are_known() {

@@ -8,8 +8,8 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use crate::fence::{
-    ask::{LONGEST_ANSWER, NoAnswer, answer, apply, lacks_right, read, text},
-    policies::{BINDINGS, Fence, POLICIES, apply_path},
+    ask::{LONGEST_ANSWER, NoAnswer, answer, apply, lacks_right, read, text, try_delete},
+    policies::{BINDINGS, Fence, POLICIES, apply_path, path_of},
     probe::hidden,
 };
 
@@ -52,13 +52,17 @@ impl DryRuns {
     }
 }
 
-/// Whether the user could put up the fence, and it could be proven: null, or why not.
+/// Whether the user could put up the fence and take it down again, and it could be proven: null, or why not.
 pub(super) async fn fence(client: &Client, fences: &[&Fence]) -> Result<Value, NoAnswer> {
     for fence in fences {
         for (object, (_, plural)) in fence.objects().iter().zip([POLICIES, BINDINGS]) {
             let path = format!("{}&dryRun=All", apply_path(plural, &fence.name()));
-            match apply(client, &path, object).await {
-                Ok(_) => {}
+            let tried = match apply(client, &path, object).await {
+                Ok(_) => try_delete(client, &path_of(plural, &fence.name())).await,
+                Err(error) => Err(error),
+            };
+            match tried {
+                Ok(()) => {}
                 Err(NoAnswer::Refused(_, why)) => return Ok(json!(why)),
                 Err(error) => return Err(error),
             }

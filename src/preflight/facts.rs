@@ -172,9 +172,11 @@ pub fn sharing(spec: &Value) -> Option<Sharing> {
     Some(Sharing::of(modes.iter().filter_map(Value::as_str)))
 }
 
-/// Whether it is a pod of KCM's recycler, in whatever namespace its template names.
+/// Whether it is a pod of KCM's recycler, in whatever namespace its template names. It has the volume that it wipes.
 pub fn is_recycler(pod: &Value) -> bool {
-    text(pod, "/metadata/name").starts_with("recycler-for-")
+    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array);
+    let wipes = |volume: &Value| volume.get("hostPath").or(volume.get("nfs")).is_some();
+    text(pod, "/metadata/name").starts_with("recycler-for-") && volumes.into_iter().flatten().any(wipes)
 }
 
 /// KCM attaches it without any API.

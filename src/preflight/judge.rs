@@ -78,9 +78,14 @@ fn name(object: &Value) -> &str {
     text(object, "/metadata/name")
 }
 
+/// Its name, behind its namespace if it has one.
+fn place(object: &Value) -> String {
+    [text(object, "/metadata/namespace"), name(object)].join("/").trim_start_matches('/').to_owned()
+}
+
 /// Some names, and how many more there are.
-fn some(names: &BTreeSet<&str>) -> String {
-    some_of(names.iter().copied(), NAMES_TOLD)
+fn some(names: &BTreeSet<impl AsRef<str>>) -> String {
+    some_of(names.iter().map(AsRef::as_ref), NAMES_TOLD)
 }
 
 /// The first of some names, and how many more there are.
@@ -273,7 +278,7 @@ fn running(facts: &PreflightFacts) -> Result<impl Iterator<Item = &Value>, &str>
 
 /// A pod of KCM's recycler goes on wiping whatever is fenced off.
 fn recyclers(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
-    let running: BTreeSet<&str> = running(facts)?.filter(|pod| is_recycler(pod)).map(name).collect();
+    let running: BTreeSet<String> = running(facts)?.filter(|pod| is_recycler(pod)).map(place).collect();
     if running.is_empty() {
         return Ok(fine("no recycler pod runs"));
     }
@@ -283,13 +288,13 @@ fn recyclers(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String
 
 /// The objects with a source that mooring does not attach, by source: PersistentVolumes, and pods without one. And why one of
 /// the two was not read, which matters where nothing is found.
-fn by_source(facts: &PreflightFacts) -> (BTreeMap<&'static str, BTreeSet<&str>>, Result<(), &str>) {
-    let mut found: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+fn by_source(facts: &PreflightFacts) -> (BTreeMap<&'static str, BTreeSet<String>>, Result<(), &str>) {
+    let mut found: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     let (volumes, pods) = (facts.items(PreflightTopic::Volumes), running(facts));
     let unread = volumes.as_ref().map(|_| ()).and(pods.as_ref().map(|_| ())).map_err(|why| *why);
     for object in volumes.into_iter().flatten().chain(pods.into_iter().flatten()) {
         if let Some(source) = foreign_source(object) {
-            found.entry(source).or_default().insert(name(object));
+            found.entry(source).or_default().insert(place(object));
         }
     }
     (found, unread)

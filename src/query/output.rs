@@ -62,7 +62,7 @@ pub fn finish(answer: impl Future<Output = Result<Verdict, QueryStop>>) -> ExitC
     match block_on(1, answer) {
         Ok(Ok(verdict)) => ExitCode::from(verdict.exit_code()),
         Ok(Err(QueryStop(code, line))) => {
-            complain(&line);
+            complain(&clean(&line));
             ExitCode::from(code)
         }
         Err(error) => {

@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{
     fence::{
-        ask::{NoAnswer, apply, ask, client, patch, read, text},
-        policies::{API, BINDINGS, DRAIN, FINALIZER, Fence, POLICIES, RAISED, apply_path},
+        ask::{NoAnswer, apply, ask, client, patch, read, text, try_delete},
+        policies::{BINDINGS, DRAIN, FINALIZER, Fence, POLICIES, RAISED, apply_path, path_of},
     },
     preflight::facts::{DEPLOYMENT, MANAGER_LEASE},
 };
@@ -224,7 +224,13 @@ impl<'a> Switcher<'a> {
         self.patch(LOCK, &lock, json!({ "metadata": { "annotations": { key: value } } })).await
     }
 
+    /// Whoever could not take it down again does not put it up: then nobody has a way back.
     async fn raise(&self, tell: &impl Fn(&str)) -> Result<(), NoAnswer> {
+        for fence in self.fences {
+            for (_, plural) in [POLICIES, BINDINGS] {
+                try_delete(&self.client, &path_of(plural, &fence.name())).await?;
+            }
+        }
         let raised = format!("{} by {}", Timestamp::now(), self.who);
         for fence in self.fences {
             for (mut object, (_, plural)) in fence.objects().into_iter().zip([POLICIES, BINDINGS]) {
@@ -233,7 +239,7 @@ impl<'a> Switcher<'a> {
                 {
                     annotations.insert(RAISED.to_owned(), json!(raised));
                 }
-                self.replace_spec(&format!("/apis/{API}/{plural}/{}", fence.name()), &object).await?;
+                self.replace_spec(&path_of(plural, &fence.name()), &object).await?;
                 apply(&self.client, &apply_path(plural, &fence.name()), &object).await?;
             }
         }
@@ -252,7 +258,7 @@ impl<'a> Switcher<'a> {
     /// Asks the daemon to begin nothing new, for a minute from now on; or, with nothing, to go on.
     pub(super) async fn ask_to_drain(&self, asked: &Value) -> Result<(), NoAnswer> {
         for fence in self.fences {
-            let path = format!("/apis/{API}/{}/{}", POLICIES.1, fence.name());
+            let path = path_of(POLICIES.1, &fence.name());
             let Some(policy) = read(&self.client, &path).await? else { continue };
             self.patch(&path, &policy, json!({ "metadata": { "annotations": { DRAIN: asked } } })).await?;
         }
@@ -260,7 +266,7 @@ impl<'a> Switcher<'a> {
     }
 
     async fn lower(&self, fence: &Fence, plural: &str) -> Result<(), NoAnswer> {
-        let path = format!("/apis/{API}/{plural}/{}", fence.name());
+        let path = path_of(plural, &fence.name());
         let Some(object) = read(&self.client, &path).await? else { return Ok(()) };
         let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
         let left: Vec<&Value> =
@@ -423,6 +429,26 @@ mod tests {
             switcher.take(&SwitchStep::LowerFence, &seen, &|_| {}).await.unwrap();
             assert_eq!(written.lock().unwrap().first().map(String::as_str), expected, "{led} {renewed}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_fence_that_this_user_could_not_take_down_is_not_put_up() {
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            let code = match *request.method() {
+                Method::DELETE => 403,
+                Method::PATCH => panic!("{}", request.uri()),
+                _ => 200,
+            };
+            let status = json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code });
+            let answer = Response::builder().status(code).body(Body::from(status.to_string().into_bytes()));
+            Ok::<_, Infallible>(answer.unwrap())
+        });
+        let api = ApiServer::in_process(Client::new(service, "default"));
+        let fences = [&FENCES[0]];
+        let mut switcher = Switcher::new(&api, &fences).await.unwrap();
+        let seen = crate::switch::tests::ruled_by_the_manager();
+        let raised = switcher.take(&SwitchStep::RaiseFence, &seen, &|_| {}).await;
+        assert_eq!(raised, Err(NoAnswer::Refused(403, "no".to_owned())));
     }
 
     #[tokio::test]

@@ -112,7 +112,7 @@ pub async fn carry_out(
     }
     let mut observer = Observer::new(api, fences, Some(switcher.manager().clone()), (order.to, leave));
     let (mut nobody_rules, mut all_stand_still, mut misses) = (Pause::default(), Pause::default(), 0);
-    let mut is_told = false;
+    let (mut is_told, mut has_raised) = (false, false);
     // The last step, and since when it is the next.
     let mut last: Option<(SwitchStep, Instant)> = None;
     let end = loop {
@@ -146,7 +146,7 @@ pub async fn carry_out(
         if seen.is_by_time && !std::mem::replace(&mut is_told, true) {
             tell(words::NOT_PROVEN);
         }
-        nobody_rules.note(is_without_ruler(order.to, &seen, &step), now);
+        nobody_rules.note(is_without_ruler(order.to, &seen, (&step, has_raised)), now);
         all_stand_still.note(!seen.manager.leads, now);
         let since = match last {
             Some((known, since)) if known.is_same(&step) => {
@@ -186,6 +186,7 @@ pub async fn carry_out(
                     }
                     Ok(()) => {
                         misses = 0;
+                        has_raised |= *step == SwitchStep::RaiseFence;
                         observer.was_stopped |= *step == SwitchStep::StopDaemon;
                     }
                     // The next look shows what became of it.
@@ -219,12 +220,15 @@ impl Pause {
     }
 }
 
-/// Whether the loops stand still: from the first denial over, and from the stop of mooring back, until the other one leads.
-fn is_without_ruler(to: Direction, seen: &SwitchSeen, step: &SwitchStep) -> bool {
+/// Whether loops stand still: from the first denial over, and from the stop of mooring back, until the other one leads. Over with
+/// one more loop, the replica that leads does not run that until the rollout is over.
+fn is_without_ruler(to: Direction, seen: &SwitchSeen, (step, has_raised): (&SwitchStep, bool)) -> bool {
     let is_open = matches!(seen.fence, FenceStanding::Absent { .. });
     match to {
         Direction::Mooring => {
-            !seen.daemon.may_lead && (seen.fence.is_up() || *step == SwitchStep::RaiseFence)
+            let raises = *step == SwitchStep::RaiseFence;
+            let does_not_run_it = !seen.daemon.may_lead || (has_raised || raises) && seen.daemon.rolls;
+            does_not_run_it && (seen.fence.is_up() || raises)
         }
         Direction::KubeControllerManager => !(seen.daemon.may_lead || is_open && seen.manager.leads),
     }

@@ -379,7 +379,7 @@ pub(super) fn daemon(deployment: Option<&Value>) -> DaemonStanding {
 }
 
 /// Controllers of the daemon that a pod of KCM has switched off. Where no pod is to be seen, none is known.
-async fn switched_off(
+pub(super) async fn switched_off(
     client: &kube::Client,
     deployment: Option<&Value>,
 ) -> Result<Vec<&'static str>, NoAnswer> {
@@ -387,7 +387,7 @@ async fn switched_off(
         return Ok(Vec::new());
     };
     let pods = read_if_allowed(client, MANAGERS).await?;
-    let manager = pods.filter(|_| deployment.is_some()).map(|pods| Manager::of_pods(&pods));
+    let manager = pods.map(|pods| Manager::of_pods(&pods));
     let names = ours.running.iter().map(|controller| controller.name());
     Ok(names.filter(|name| manager.as_ref().is_some_and(|manager| manager.may_have_off(name))).collect())
 }

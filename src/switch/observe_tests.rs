@@ -11,8 +11,9 @@ use tokio::time::{Instant, advance};
 
 use super::{
     hold::ManagerLease,
-    observe::{Observer, Renewals, Unlisted, UnlistedVolumes, daemon, daemon_lease, has_led},
-    step::{DaemonStanding, Direction},
+    observe::{Observer, Renewals, Unlisted, UnlistedVolumes, daemon, daemon_lease, has_led, switched_off},
+    step::{DaemonStanding, Direction, SwitchStep, next},
+    tests::{order, ruled_by_the_manager},
 };
 use crate::fence::policies::{FENCES, Fence};
 
@@ -83,6 +84,26 @@ async fn what_kcm_has_under_way_is_no_matter_where_mooring_does_not_run_attach_d
         let asked_for = !seen.unlisted.is_empty();
         assert_eq!(asked_for, is_asked_for, "{} {controllers} {replicas} {has_led}", there.controller);
     }
+}
+
+/// Who has deleted mooring, or runs it where it is not looked for, is told so before kube-controller-manager is said to rule.
+#[tokio::test]
+async fn what_the_managers_flags_switch_off_is_seen_without_a_deployment() {
+    let service = tower::service_fn(async |_: Request<Body>| {
+        let command = ["kube-controller-manager", "--controllers=*,-persistentvolume-binder-controller"];
+        let spec = json!({ "containers": [{ "command": command }] });
+        let pods =
+            json!({ "items": [{ "metadata": { "name": "kube-controller-manager-a" }, "spec": spec }] });
+        Ok::<_, Infallible>(Response::new(Body::from(pods.to_string().into_bytes())))
+    });
+    let off = switched_off(&Client::new(service, "default"), None).await;
+    assert_eq!(off, Ok(vec!["persistentvolume-binder-controller"]));
+    let mut seen = ruled_by_the_manager();
+    (seen.daemon, seen.manager.off) = (DaemonStanding::default(), off.unwrap());
+    let SwitchStep::Stop(why) = next(order(Direction::KubeControllerManager), &seen) else {
+        panic!("{seen:?}")
+    };
+    assert!(why.contains("persistentvolume-binder-controller; there is no Deployment"), "{why}");
 }
 
 /// Back, all fences are looked at, of which those are there that the Deployment needs.

@@ -519,9 +519,15 @@ fn switched_off(seen: &SwitchSeen, rules_by_flags: bool, is_open: bool) -> Optio
     if manager.off.is_empty() || manager.held.is_some() || is_ruled {
         return None;
     }
+    let first = if daemon.replicas.is_none() {
+        // A chart may be in another namespace, and mooring may be no Deployment at all.
+        "there is no Deployment mooring in mooring-system: stop mooring wherever else it runs, and then "
+    } else {
+        "first "
+    };
     Some(SwitchStep::Stop(format!(
-        "kube-controller-manager has these switched off by its --controllers, so nobody would do their work: {}; take them \
-         out of it first{}",
+        "kube-controller-manager has these switched off by its --controllers, so nobody would do their work: {}; {first}take \
+         them out of it{}",
         manager.off.join(", "),
         if is_open { "" } else { ", as they stay fenced off until this has run" }
     )))

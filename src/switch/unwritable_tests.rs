@@ -6,6 +6,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
+    is_without_ruler,
     observe::{Renewals, restart},
     step::{Direction, FenceStanding, ManagerRestart, SwitchOrder, SwitchSeen, SwitchStep},
     tests::{Case, check, holding, order, ruled_by_mooring, ruled_by_the_manager, stopped},
@@ -404,4 +405,21 @@ fn back_what_others_do_meanwhile_ends_it_and_who_never_led_leaves_nothing_under_
         ),
     ];
     check(order(Direction::KubeControllerManager), ruled_by_mooring, cases);
+}
+
+#[test]
+fn over_with_one_more_loop_nobody_runs_that_until_the_rollout_is_over() {
+    let mut seen = ruled_by_mooring();
+    // Whether it rolls out, what is next, whether this run has raised the fence, and whether a loop stands still.
+    let cases = [
+        (true, SwitchStep::RaiseFence, false, true),
+        (true, SwitchStep::AwaitRollout, true, true),
+        (false, SwitchStep::Done, true, false),
+        (true, SwitchStep::AwaitRollout, false, false),
+    ];
+    for (rolls, step, has_raised, expected) in cases {
+        seen.daemon.rolls = rolls;
+        let stands_still = is_without_ruler(Direction::Mooring, &seen, (&step, has_raised));
+        assert_eq!(stands_still, expected, "{step:?}");
+    }
 }

@@ -8,6 +8,7 @@ use apiserver::{
     wire::{DecodeError, Encoding, ListPart, WatchEvent, WatchEventKind},
 };
 use bytes::Bytes;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::encoded::{Case, cases, list_parts};
@@ -185,11 +186,22 @@ fn object_with(metadata: &[u8], rest: &[u8]) -> Bytes {
     Bytes::from([&field(1, &metadata), rest].concat())
 }
 
+/// Whoever writes it into a status would else keep the object from being read.
+#[test]
+fn a_time_out_of_range_is_the_last_one() {
+    let never = [&[8][..], &[0xff; 8], &[0x7f]].concat();
+    let pod: Pod = Encoding::Protobuf.object(&object_with(&field(8, &never), &[])).unwrap();
+    assert_eq!(pod.metadata.creation_timestamp, Some(Timestamp::MAX));
+    let node = named("a node with times that a calendar of four digits ends before").json;
+    let node: Node = Encoding::Json.object(&node).unwrap();
+    let times: Vec<_> = node.status.conditions.iter().map(|it| it.last_transition_time).collect();
+    assert_eq!(times, [Some(Timestamp::MAX)]);
+}
+
 #[test]
 fn what_cannot_be_read_names_its_field_quotes_nothing_and_has_a_head() {
-    let never = [&[8][..], &[0xff; 8], &[0x7f]].concat();
     let cases: [(&str, Bytes); 3] = [
-        ("metadata.creationTimestamp: no time", object_with(&field(8, &never), &[])),
+        ("metadata.creationTimestamp: it is no protobuf", object_with(&field(8, b"s3cret"), &[])),
         ("metadata.resourceVersion: it is no integer", object_with(&field(6, b"s3cret"), &[])),
         ("spec.volumes: it is no protobuf", object_with(&[], &field(2, &field(1, b"s3cret")))),
     ];

@@ -246,7 +246,9 @@ impl ApiServer {
     pub fn host(&self) -> String {
         match &self.connection {
             Connection::Network(config) => {
-                config.cluster_url.authority().map(ToString::to_string).unwrap_or_default()
+                // Without a password, if somebody has put one there.
+                let authority = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
+                authority.rsplit_once('@').map_or(authority.clone(), |(_, host)| host.to_owned())
             }
             Connection::InProcess(_) => self.origin.clone(),
         }

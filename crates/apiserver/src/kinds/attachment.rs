@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{Keep, Meta, VolumeSpec};
+use super::{Keep, Meta, VolumeSpec, meta::time_of_json};
 use crate::{
     ids::{DriverName, NodeName, VolumeName},
     protobuf::{message, time},
@@ -64,6 +64,7 @@ message!(AttachmentStatus { attached: 1, attach_error: 3, detach_error: 4 });
 #[serde(default)]
 pub struct VolumeError {
     /// When it was met.
+    #[serde(deserialize_with = "time_of_json")]
     pub time: Option<Timestamp>,
     /// What the driver said.
     pub message: Box<str>,

@@ -7,7 +7,7 @@ use arcstr::ArcStr;
 use derive_more::{Deref, DerefMut};
 use educe::Educe;
 use k8s_openapi::jiff::Timestamp;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{
     ids::{ResourceVersion, Uid},
@@ -64,6 +64,17 @@ message!(Meta {
     owner_references: 13,
     finalizers: 14,
 });
+
+/// A time that anybody may write into a status, read as [`time`] reads it.
+pub(super) fn time_of_json<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Timestamp>, D::Error> {
+    let text = Option::<Box<str>>::deserialize(source)?;
+    let read = |text: Box<str>| match text.parse() {
+        // Go's calendar ends a day later.
+        Err(_) if text.starts_with("9999-12-3") => Ok(Timestamp::MAX),
+        read => read.map_err(D::Error::custom),
+    };
+    text.map(read).transpose()
+}
 
 /// Metadata of an object that others refer to by its name, which is shared.
 pub(super) fn referenced(values: Values<'_, '_>) -> Result<Meta, DecodeError> {

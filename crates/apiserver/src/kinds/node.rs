@@ -3,7 +3,10 @@
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Keep, Meta, meta::referenced};
+use super::{
+    Keep, Meta,
+    meta::{referenced, time_of_json},
+};
 use crate::{
     protobuf::{message, time},
     text::{Text, TextSet},
@@ -101,6 +104,7 @@ pub struct NodeCondition {
     /// `True`, `False` or `Unknown`.
     pub status: Text,
     /// When `status` last changed.
+    #[serde(deserialize_with = "time_of_json")]
     pub last_transition_time: Option<Timestamp>,
 }
 message!(NodeCondition { r#type: 1, status: 2, last_transition_time: 4 by time });

@@ -337,13 +337,14 @@ pub(crate) fn lenient<T: FromProtobuf + Default + PartialEq>(
 }
 
 /// `meta.v1.Time`. Parts of a second are not read, as in Go. The zero time, which JSON writes as `null`, is an empty
-/// message.
+/// message. A time that is out of range counts as the last or first one: anybody may write one into a status, and Go reads it.
 pub(crate) fn time<T: From<Timestamp>>(values: Values<'_, '_>) -> Result<Option<T>, DecodeError> {
     let time = values.message((1 << 1) | (1 << 2))?;
     let [seconds, nanos] = [time.of(1), time.of(2)];
     if seconds.is_empty() && nanos.is_empty() {
         return Ok(None);
     }
-    let time = Timestamp::from_second(seconds.number()?.cast_signed());
-    time.map(|time| Some(time.into())).map_err(|_| DecodeError::value(".", "no time"))
+    let seconds = seconds.number()?.cast_signed();
+    let last = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    Ok(Some(Timestamp::from_second(seconds).unwrap_or(last).into()))
 }

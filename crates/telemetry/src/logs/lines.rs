@@ -184,9 +184,17 @@ fn json(head: &Head<'_>, fields: &Fields) -> String {
     line
 }
 
-/// As a JSON string, which is also how logfmt quotes.
+/// As a JSON string, which is also how logfmt quotes. JSON itself lets control characters above the first 32 through, of which one
+/// begins what steers some terminals.
 fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    let quoted = serde_json::Value::from(text).to_string();
+    if !quoted.contains(char::is_control) {
+        return quoted;
+    }
+    quoted
+        .chars()
+        .map(|c| if c.is_control() { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() })
+        .collect()
 }
 
 #[cfg(test)]
@@ -239,13 +247,13 @@ mod tests {
     }
 
     fn say() {
-        let error = "line 1\nline \"2\" \u{1b}[31m";
+        let error = "line 1\nline \"2\" \u{1b}[31m\u{9b}31m\u{7f}";
         tracing::warn!(target: "mooring::x", object = "Pod/a", count = 3, took = 0.25, ok = true, empty = "", %error, "went wrong");
     }
 
     #[test]
     fn a_line_is_one_line_whatever_is_in_it() {
-        let escaped = r#"error="line 1\nline \"2\" \u001b[31m""#;
+        let escaped = r#"error="line 1\nline \"2\" \u001b[31m\u009b31m\u007f""#;
         assert_eq!(
             untimed(LoggingFormat::Text, say),
             format!(
@@ -263,7 +271,7 @@ mod tests {
             line,
             serde_json::json!({
                 "level": "WARN", "msg": "went wrong", "target": "mooring::x", "object": "Pod/a", "count": 3,
-                "took": 0.25, "ok": true, "empty": "", "error": "line 1\nline \"2\" \u{1b}[31m",
+                "took": 0.25, "ok": true, "empty": "", "error": "line 1\nline \"2\" \u{1b}[31m\u{9b}31m\u{7f}",
             })
         );
     }
