@@ -144,6 +144,8 @@ impl Look<'_> {
             Waiting::NodeGone
             | Waiting::Unreadable { .. }
             | Waiting::HandOver { .. }
+            // Of a machine that had the node's name before.
+            | Waiting::DetachWaitingForUnmount { .. }
             | Waiting::ForeignWriter { .. }
             | Waiting::RestoreGrace { .. } => failed(&waiting.to_string(), NOTEWORTHY),
             Waiting::NodeStatusRefused { .. } => {

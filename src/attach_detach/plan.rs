@@ -194,6 +194,7 @@ impl AttachDetach {
         };
         let is_wanted = |other: &VolumeId, node: &NodeName| self.desired.get(other, node).is_some();
         let losing = self.actual.nodes_that_lose_it(volume, names, is_wanted);
+        let is_left = |node: &NodeName| self.is_left(volume, node) || self.is_withheld(volume, node);
         VolumeView {
             volume,
             desired_nodes: self.desired.nodes(volume),
@@ -203,7 +204,7 @@ impl AttachDetach {
             stand_off: self.stand_off(now),
             hand_over: self.hand_over(now),
             stood_off: names.iter().filter_map(|node| Some((node.clone(), stand_off(node)?))).collect(),
-            leftovers: names.iter().filter(|node| self.is_left(volume, node)).cloned().collect(),
+            leftovers: names.iter().filter(|node| is_left(node)).cloned().collect(),
             losing: losing.cloned().collect(),
             unreadable,
             names,
@@ -218,6 +219,14 @@ impl AttachDetach {
         volume.kind() == VolumeKind::NoOp
             && self.desired.get(volume, node).is_some_and(|desired| !is_wanted(desired))
             && self.actual.node_volume(volume, node).is_some_and(|node_volume| !node_volume.in_use)
+    }
+
+    /// Whether what the node has of the volume is of a machine that another one has replaced. A pod that has started keeps what it
+    /// was given, as the number of a machine may change, too.
+    fn is_withheld(&self, volume: &VolumeId, node: &NodeName) -> bool {
+        let runs = |desired: &DesiredAttachment| desired.runs(&self.objects);
+        self.actual.node(node).is_some_and(|state| state.withholds(volume))
+            && !self.desired.get(volume, node).is_some_and(runs)
     }
 
     /// What the nodes of an exclusive volume, of which these are `unreadable`, are told of one another after these verdicts. Of

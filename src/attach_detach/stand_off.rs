@@ -227,6 +227,7 @@ mod tests {
             node_volume: &node_volume,
             node: None,
             conflict: None,
+            is_withheld: false,
             is_listed_elsewhere: false,
             publishes: None,
             policy: &controller.options.force,

@@ -162,9 +162,15 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
                 // Also puts the volume back when the answer to the un-publishing patch showed it in use after all: a
                 // kubelet that finds a mounted volume unpublished takes it for lost.
                 // But it is listed nowhere where it never may have been, while it is elsewhere (S43).
-                let is_elsewhere = view.publishes == Some(false) || view.is_listed_elsewhere;
-                let may_list = attachment.status.attached && (node_volume.listed || !is_elsewhere);
-                let report = if may_list { ReportAsAttached::Yes } else { unattached(node_volume) };
+                // Nor where another machine was given it than the one that is there.
+                let is_elsewhere =
+                    view.publishes == Some(false) || view.is_listed_elsewhere || view.is_withheld;
+                let stays = node_volume.listed && !view.is_withheld;
+                let report = match attachment.status.attached && (stays || !is_elsewhere) {
+                    true => ReportAsAttached::Yes,
+                    false if view.is_withheld => ReportAsAttached::No,
+                    false => unattached(node_volume),
+                };
                 return still_in_use(view, report, unforced);
             }
         }

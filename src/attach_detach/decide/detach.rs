@@ -22,8 +22,10 @@ pub(in crate::attach_detach) fn prove_unpublished(
         return Err(withdraw(None, Waiting::DetachWaitingForSettlement));
     }
     let node = view.node.and_then(|state| state.node.as_deref());
+    // What a machine reports that was never given the volume announces a pod.
+    let is_overruled = forced.is_some() || view.is_withheld;
     match &view.node_volume.unpublishing {
-        Unpublishing::Proven(proof) if proof.is_about(node) && (proof.is_unused() || forced.is_some()) => {
+        Unpublishing::Proven(proof) if proof.is_about(node) && (proof.is_unused() || is_overruled) => {
             Ok(proof.clone())
         }
         _ => Err(withdraw(Some(AttachStep::ReadNode), Waiting::DetachWaitingForUnpublish)),

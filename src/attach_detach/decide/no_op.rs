@@ -55,7 +55,8 @@ fn unwanted(view: &NodeVolumeView<'_>) -> NodeVerdict {
                 // never have been.
                 let is_elsewhere =
                     view.is_listed_elsewhere || view.conflict.is_some_and(|conflict| conflict.is_attached);
-                let stays = node_volume.listed || (node_volume.mount == Mount::Possible && !is_elsewhere);
+                let may_stay = node_volume.listed || (node_volume.mount == Mount::Possible && !is_elsewhere);
+                let stays = may_stay && !view.is_withheld;
                 let report = if stays { ReportAsAttached::Yes } else { ReportAsAttached::No };
                 return still_in_use(view, report, unforced);
             }

@@ -51,7 +51,8 @@ pub struct VolumeView<'a> {
     pub hand_over: Option<Waiting>,
     /// Nodes from which it may not be taken away, each with the reason, and until when if that is known.
     pub stood_off: BTreeMap<NodeName, (Waiting, Option<Instant>)>,
-    /// Nodes whose pods need it by a list alone, which their claims do not lead to any more (S44).
+    /// Nodes whose pods are not given what is there: a list alone, to which their claims do not lead any more (S44), or what the
+    /// machine was given that had the node's name before (S43).
     pub leftovers: BTreeSet<NodeName>,
     /// Nodes on which nothing may be done, each with the object that cannot be read (S42).
     pub unreadable: &'a BTreeMap<NodeName, String>,
@@ -74,6 +75,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
         let node_state = view.actual.node(node);
         let desired = view.desired_nodes.and_then(|desired_nodes| desired_nodes.get(node));
         let desired = desired.filter(|_| !view.leftovers.contains(node));
+        let is_withheld = desired.is_none() && node_state.is_some_and(|state| state.withholds(view.volume));
         let conflict = view.exclusive.and_then(|exclusive| exclusive.conflict_of(node));
         let own = || ConflictingNode { node: node.clone(), is_attached: true, is_own: true };
         let conflict = match conflict {
@@ -86,6 +88,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
             node_volume,
             node: node_state,
             conflict: conflict.as_ref(),
+            is_withheld,
             is_listed_elsewhere: first_listing.iter().any(|other| *other != node),
             publishes: view.exclusive.and_then(|exclusive| exclusive.publishes(node)),
             policy: &view.policy,

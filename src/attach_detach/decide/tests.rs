@@ -106,6 +106,7 @@ impl Given {
             node_volume: &self.node_volume,
             node: self.node.as_ref(),
             conflict: self.conflict.as_ref(),
+            is_withheld: false,
             is_listed_elsewhere: self.is_listed_elsewhere,
             publishes: self.publishes,
             policy: &ForcePolicy::default(),

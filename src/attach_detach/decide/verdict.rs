@@ -48,6 +48,8 @@ pub struct NodeVolumeView<'a> {
     pub publishes: Option<bool>,
     /// When a detach may be forced.
     pub policy: &'a ForcePolicy,
+    /// Whether what is here is of the machine that had the node's name before.
+    pub is_withheld: bool,
     /// Why it counts as in use though the node does not say so.
     pub doubt: Option<NodeDoubt>,
     /// The time by this process' clock.
@@ -336,7 +338,7 @@ impl NodeVerdict {
         let is_going = node_volume.is_going()
             || node_volume.call == Some(AttachmentCall::Delete)
             || node_volume.deletion() != Deletion::None;
-        let is_elsewhere = view.publishes == Some(false) || view.is_listed_elsewhere;
+        let is_elsewhere = view.publishes == Some(false) || view.is_listed_elsewhere || view.is_withheld;
         let is_attached = is_attached && !is_going && (node_volume.listed || !is_elsewhere);
         // Only what we took off ourselves is put back: what the watch says may be of yesterday (S10).
         let is_ours = node_volume.unpublishing != Unpublishing::None

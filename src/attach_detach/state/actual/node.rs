@@ -50,6 +50,11 @@ pub struct NodeState {
     distrusted: BTreeSet<VolumeId>,
     /// Of these, what a machine may have mounted whose place another one has taken.
     of_another: BTreeSet<VolumeId>,
+    /// What that machine was given, and the one that is here now was never shown: it cannot have it, and what it reports in use
+    /// announces a pod. Until the attachment is gone, which leads to the other machine.
+    withheld: BTreeSet<VolumeId>,
+    /// Whether a machine before the last one had something, too: it may have come back.
+    is_third_machine: bool,
 }
 
 impl NodeState {
@@ -88,6 +93,8 @@ impl NodeState {
             learn(&mut known.system_uuid, &said.system_uuid);
             learn(&mut known.machine_id, &said.machine_id);
             if is_another_machine {
+                self.is_third_machine = !(self.of_another.is_empty() && self.withheld.is_empty());
+                self.withheld.clear();
                 // The boot of one machine says nothing of another, which may be alive.
                 self.distrusted.extend(used());
                 self.of_another.clone_from(&self.distrusted);
@@ -96,6 +103,11 @@ impl NodeState {
             } else if replaced {
                 self.distrusted.extend(used());
             }
+            let is_shown = |volume: &VolumeId| node.lists(volume.as_str()) || node.uses(volume.as_str());
+            if !self.is_third_machine {
+                self.withheld.extend(self.of_another.iter().filter(|volume| !is_shown(volume)).cloned());
+            }
+            self.withheld.retain(|volume| !node.lists(volume.as_str()));
         }
         self.ready_since = match (&self.node, node.filter(|node| node.is_ready())) {
             (_, None) => None,
@@ -145,7 +157,19 @@ impl NodeState {
 
     /// Whether the node's list says that the volume is in use, or cannot be believed that it is not.
     pub(in crate::attach_detach) fn uses(&self, volume: &VolumeId) -> bool {
-        self.node.as_ref().is_none_or(|node| node.uses(volume.as_str())) || self.distrusted.contains(volume)
+        self.shows(volume) || self.distrusted.contains(volume)
+    }
+
+    /// Whether the node's list says that the volume is in use, and means it. That of a node that is gone cannot be asked.
+    fn shows(&self, volume: &VolumeId) -> bool {
+        let node = self.node.as_ref();
+        node.is_none_or(|node| node.uses(volume.as_str()) && !self.withheld.contains(volume))
+    }
+
+    /// Whether what is attached here is attached to another machine than the one that has the node's name now, as far as that
+    /// does not say that it has it.
+    pub(in crate::attach_detach) fn withholds(&self, volume: &VolumeId) -> bool {
+        self.withheld.contains(volume) || (self.of_another.contains(volume) && !self.shows(volume))
     }
 
     /// Why a volume that the node's list does not show counts as in use: until when, if time ends that.
@@ -154,9 +178,8 @@ impl NodeState {
         volume: &VolumeId,
         policy: &ForcePolicy,
     ) -> Option<NodeDoubt> {
-        let is_shown = self.node.as_ref().is_none_or(|node| node.uses(volume.as_str()));
         let until = |patience| self.ready_since.and_then(|since| since.checked_add(patience).ok());
-        if is_shown || !self.distrusted.contains(volume) {
+        if self.shows(volume) || !self.distrusted.contains(volume) {
             return None;
         }
         Some(if self.of_another.contains(volume) {
@@ -175,6 +198,7 @@ impl NodeState {
     pub(in crate::attach_detach) fn is_rid_of(&mut self, volume: &VolumeId) {
         self.distrusted.remove(volume);
         self.of_another.remove(volume);
+        self.withheld.remove(volume);
     }
 
     /// Whether there is something of which the node's list proves nothing.

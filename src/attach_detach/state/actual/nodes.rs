@@ -172,6 +172,9 @@ impl ActualState {
             let node_volume = self.node_volume_mut(volume, name);
             node_volume.given_up = given_up.contains(volume) && node_volume.may_be_attached();
             node_volume.take_report(volume.kind(), node_volume.listed, in_use);
+            if !node_volume.may_be_attached() {
+                self.node_mut(name).is_rid_of(volume);
+            }
         }
         volumes
     }
