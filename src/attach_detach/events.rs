@@ -80,7 +80,11 @@ impl Announcement {
         waiting: Option<&Waiting>,
         other: Option<(&AttachmentName, OtherAttachment)>,
     ) -> Self {
-        let how = if is_attached { "is attached to" } else { "is in use on" };
+        let how = match waiting {
+            Some(Waiting::AttachError { .. } | Waiting::WaitingForAttacher) => "is being attached to",
+            _ if is_attached => "is attached to",
+            _ => "is in use on",
+        };
         let held = format!(" {how} node \"{node}\": {}", holding(waiting, other));
         Self { about: Some("holder"), ..Self::warning("HeldByNode", held) }
     }
@@ -203,8 +207,8 @@ pub enum OtherAttachment {
 fn holding(waiting: Option<&Waiting>, other: Option<(&AttachmentName, OtherAttachment)>) -> String {
     match (waiting, other) {
         // Not with the driver's words: each of its tries may say others (S47).
-        (Some(Waiting::AttachError { .. } | Waiting::WaitingForVolumeAttachment), _) => {
-            Waiting::WaitingForAttacher.to_string()
+        (Some(Waiting::AttachError { .. }), _) => {
+            "the driver could not attach the volume there, and tries again".to_owned()
         }
         (Some(Waiting::NodeGone | Waiting::Publishing | Waiting::ClaimOrVolumeChanged), _) | (None, None) => {
             "pods there still need it".to_owned()
@@ -317,6 +321,11 @@ mod tests {
             let expected = format!("Volume \"pv1\" is attached to node \"n1\": {expected}");
             assert_eq!(text(&holder(waiting), "pv1", "ns1"), expected);
         }
+        let failed = holder(Waiting::AttachError { message: "tried 3 times".into(), at: None });
+        assert_eq!(
+            text(&failed, "pv1", "ns1"),
+            "Volume \"pv1\" is being attached to node \"n1\": the driver could not attach the volume there, and tries again"
+        );
         let words = |waiting| text(&holder(waiting), "pv1", "ns1");
         assert_ne!(words(refused()), words(Waiting::NodeGone));
     }

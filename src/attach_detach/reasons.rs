@@ -181,7 +181,9 @@ impl Reason for AttachDetachReason {
     }
 
     fn is_settled(&self) -> bool {
-        matches!(self, Self::NodeVolume(_, None, _) | Self::Foreign(..))
+        // Where the node is not managed, its kubelet attaches.
+        let is_others = matches!(self, Self::Unresolved(WhyUnresolved::NodeNotManaged(_)));
+        is_others || matches!(self, Self::NodeVolume(_, None, _) | Self::Foreign(..))
     }
 
     fn is_shown_settled(&self) -> bool {

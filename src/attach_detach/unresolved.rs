@@ -3,7 +3,7 @@
 //! In: a pod that was looked at. Out: reports, and an event for each such volume once the pod has waited for a while. The look
 //! at a pod that runs, or that has what it waited for, ends both.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use apiserver::{
     events::{Event, Involved},
@@ -38,11 +38,14 @@ impl AttachDetach {
         }
         let known = Known { objects: &self.objects, desired: &self.desired, actual: &self.actual, now };
         for unresolved in found {
+            let pod = desired_pod.and_then(|desired_pod| waiting(desired_pod, unresolved, known));
             let reason = AttachDetachReason::Unresolved(unresolved.why.clone());
-            self.outbox.reports.push(Report::of(key(unresolved), reason));
-            let events = desired_pod.and_then(|desired_pod| event(desired_pod, unresolved, known));
+            self.outbox.reports.push(match pod {
+                Some(_) => Report::of(key(unresolved), reason),
+                None => Report::gone(key(unresolved)),
+            });
+            let events = pod.and_then(|pod| event(&pod, unresolved)).into_iter().collect();
             let patience = EventPatience { waits: vec![key(unresolved)], lasts: patience(&unresolved.why) };
-            let events = events.into_iter().collect();
             self.outbox.events.push(EventUpdate::Lasting(key(unresolved), "unresolved", events, patience));
         }
     }
@@ -54,19 +57,22 @@ fn patience(why: &WhyUnresolved) -> Duration {
     if let WhyUnresolved::FlexVolumeUnsupported(_) = why { LONG } else { NOTEWORTHY }
 }
 
-/// The event that holds of a volume of a pod, unless the pod runs, and has its volumes, or its node has what it was given.
-fn event(desired: &DesiredPod, unresolved: &Unresolved, known: Known<'_>) -> Option<Event> {
+/// The pod, if it waits for the volume: unless it runs, and has its volumes, or its node has what it was given.
+fn waiting(desired: &DesiredPod, unresolved: &Unresolved, known: Known<'_>) -> Option<Arc<Pod>> {
     let pod = known.objects.pods.get(&desired.pod.key)?;
     let is_waiting = pod.metadata.uid == desired.pod.uid
         && !pod.metadata.is_terminating()
         && pod.status.phase == PodPhase::Pending;
-    // If not, its kubelet attaches.
-    let is_ours = !matches!(unresolved.why, WhyUnresolved::NodeNotManaged(_));
     let is_without =
         is_without(desired, unresolved, known.actual) && !is_attached_for(&pod, desired, unresolved, known);
-    let Unresolved { pod_volume, why } = unresolved;
-    (is_waiting && is_ours && is_without)
-        .then(|| Announcement::unresolved(why).event(Involved::object(&*pod), pod_volume, ""))
+    (is_waiting && is_without).then_some(pod)
+}
+
+/// The event that holds of the volume that the pod waits for.
+fn event(pod: &Pod, Unresolved { pod_volume, why }: &Unresolved) -> Option<Event> {
+    // If not, its kubelet attaches.
+    let is_ours = !matches!(why, WhyUnresolved::NodeNotManaged(_));
+    is_ours.then(|| Announcement::unresolved(why).event(Involved::object(pod), pod_volume, ""))
 }
 
 /// Whether its node has not the volume that the pod was given before. That a list has one whose VolumeAttachment is gone
