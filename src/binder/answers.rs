@@ -24,6 +24,13 @@ use super::{
 };
 use crate::controller::report::events::EventUpdate;
 
+/// So often in a row a reservation is paused for, with an answer that the next try may mend, before the volume is passed over. Of
+/// conflicts and silence the first few count for nothing.
+const TRIES: u32 = 3;
+
+/// If more fail at once, it is the server's fault, and not the volumes'.
+const MOST_FAILING: usize = 32;
+
 impl Planner {
     /// Takes the answer to a request, or that there was none. The order is safety.
     pub fn answered(&mut self, op: Op, result: Result<Answer, CallError>, now: Instant, jitter: f64) {
@@ -121,6 +128,9 @@ impl Planner {
         now: Instant,
         jitter: f64,
     ) -> Then {
+        if let Err(CallError::Conflict(_) | CallError::Unknown(_) | CallError::Throttled { .. }) = &result {
+            self.note_failing(op, write);
+        }
         // A plugin knows by itself what its write has changed.
         let is_of_plugin =
             matches!(write.kind, WriteKind::CreateVolume | WriteKind::DeleteVolume | WriteKind::Reschedule);
@@ -194,6 +204,19 @@ impl Planner {
         if volume.is_some_and(|volume| is_as_it_was(&volume)) {
             self.state.unreservable.insert(name.clone());
             self.queue.offer(name, now);
+        }
+    }
+
+    /// Notes a volume whose reservation fails again and again with an answer that the next try may mend (L15).
+    fn note_failing(&mut self, op: &Op, write: &Write) {
+        if let (Target::Claim(_), Some(name), Some(known)) = (&op.subject, &op.volume, op.known)
+            && write.kind == WriteKind::ReserveVolume
+            && self.attempt(&op.subject) > TRIES
+        {
+            if self.state.failing.len() >= MOST_FAILING {
+                self.state.failing.clear();
+            }
+            self.state.failing.insert(name.clone(), known);
         }
     }
 

@@ -139,6 +139,9 @@ impl Planner {
         let volume = self.state.objects.volumes.get(name);
         let before = self.state.volumes.update(name, volume.as_deref());
         self.state.unreservable.remove(name);
+        if self.state.failing.get(name) != volume.as_ref().map(|volume| &volume.metadata.resource_version) {
+            self.state.failing.remove(name);
+        }
         self.queue.extend(before.map(Target::Claim), now);
         self.plugins_changed(&ObjectRef::Volume(name.clone()), now);
         match volume {

@@ -106,8 +106,8 @@ pub enum ClaimReason {
     /// The volume is reserved for the claim, but it has no size.
     #[error("PersistentVolume {:?} is without a storage capacity", .0.as_str())]
     NoCapacity(VolumeName),
-    /// Another write to the volume is under way.
-    #[error("a write to {0} is under way")]
+    /// Another write to the volume is under way, a pod recycles it, or its newest revision cannot be read.
+    #[error("{0} cannot be written to now: a write is under way, a pod recycles it, or it cannot be read")]
     VolumeBusy(VolumeName),
     /// The claim still holds another volume, which is given back first (S19).
     #[error("volume {0} has to be given back first")]

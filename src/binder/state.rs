@@ -122,6 +122,9 @@ pub struct State {
     /// Free volumes that were not to be reserved when they were as they are: others that suit a claim come first, and a claim
     /// that names one without ever having had it keeps it from nobody.
     pub(super) unreservable: BTreeSet<VolumeName>,
+    /// Free volumes whose reservation has failed again and again at this revision, which may be the server's fault: others that
+    /// are as good come first. They stay with the claims that name them.
+    pub(super) failing: BTreeMap<VolumeName, ResourceVersion>,
     /// What other binders were seen to write.
     pub writers: SecondWriters<Target>,
     /// Volumes that are recycled, deleted or made here.
@@ -225,6 +228,13 @@ impl State {
         let is_named = || !self.unreservable.contains(name) && self.takers(&volume).next().is_some();
         let is_taken = volume.spec.claim_ref.is_none() && (!self.owners(name).is_empty() || is_named());
         (!is_taken).then_some(volume)
+    }
+
+    /// Whether others that are as good come before a free volume.
+    pub(super) fn is_passed_over(&self, volume: &PersistentVolume) -> bool {
+        let name = volume.key();
+        self.unreservable.contains(&name)
+            || self.failing.get(&name) == Some(&volume.metadata.resource_version)
     }
 
     /// Whether the API server has answered the same write about this object, as it is, without the change.

@@ -61,6 +61,37 @@ pub fn sync_upkept_claim(claim: &PersistentVolumeClaim, state: &State) -> ClaimD
     }
 }
 
+fn search(
+    requirements: &Requirements<'_>,
+    takes_none: bool,
+    current: &dyn Fn(&VolumeName) -> Option<Arc<PersistentVolume>>,
+    state: &State,
+) -> Search {
+    state.volumes.search(requirements, takes_none, current, &|name| state.is_busy(name), &state.compared)
+}
+
+/// Another free volume that is as good as one that is not to be reserved (L15), or whose reservation fails each time; but not before
+/// one that people have reserved for the claim (S26).
+fn as_good(
+    first: &PersistentVolume,
+    requirements: &Requirements<'_>,
+    state: &State,
+) -> Option<Arc<PersistentVolume>> {
+    if first.spec.claim_ref.is_some() || !state.is_passed_over(first) {
+        return None;
+    }
+    let is_as_good = |it: &Arc<PersistentVolume>| {
+        it.spec.claim_ref.is_none()
+            && capacity(it) == capacity(first)
+            && it.spec.access_modes == first.spec.access_modes
+            && !state.is_passed_over(it)
+    };
+    match search(requirements, false, &|name| state.unowned(name).filter(is_as_good), state) {
+        Search::Found(other) => Some(other),
+        _ => None,
+    }
+}
+
 /// Never bound, names no volume.
 fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
     let claim = requirements.claim;
@@ -83,32 +114,12 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
     // A reservation that may still be made leaves no choice (S19).
     let doubt = state.doubts.of(claim, &state.objects);
     let takes_none = delayed || doubt.is_some();
-    let current = |name: &VolumeName| state.unowned(name);
-    let busy = |name: &VolumeName| state.is_busy(name);
-    let search = |current: &dyn Fn(&VolumeName) -> _| {
-        state.volumes.search(requirements, takes_none, current, &busy, &state.compared)
-    };
-    let mut found = search(&current);
-    // Another that is as good comes before one that is not to be reserved (L15), but not before one that people have
-    // reserved for the claim (S26).
-    if let Search::Found(first) = &found
-        && first.spec.claim_ref.is_none()
-        && state.unreservable.contains(&first.key())
-    {
-        let others = |name: &VolumeName| {
-            let is_as_good = |it: &Arc<PersistentVolume>| {
-                it.spec.claim_ref.is_none()
-                    && capacity(it) == capacity(first)
-                    && it.spec.access_modes == first.spec.access_modes
-            };
-            current(name).filter(|it| is_as_good(it) && !state.unreservable.contains(name))
-        };
-        if let Search::Found(other) = search(&others) {
-            found = Search::Found(other);
-        }
-    }
+    let found = search(requirements, takes_none, &|name| state.unowned(name), state);
     match found {
-        Search::Found(volume) => return bind(&volume, claim, state),
+        Search::Found(volume) => {
+            let other = as_good(&volume, requirements, state);
+            return bind(other.as_ref().unwrap_or(&volume), claim, state);
+        }
         Search::Busy(volume) => return Decision::rest(ClaimReason::VolumeBusy(volume)),
         // It is given back first, and another taken then.
         Search::Held(volume, Mismatch::Terminating) => {
@@ -124,8 +135,11 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
                     !delayed && mismatch_for_search(volume, requirements).is_none()
                 };
                 return match state.unowned(name).filter(suits) {
-                    Some(volume) => bind(&volume, claim, state),
-                    None => ClaimDecision::waiting(claim, ClaimReason::Uncertain(name.clone())),
+                    // Until it is known to be free of that one.
+                    Some(volume) if as_good(&volume, requirements, state).is_none() => {
+                        bind(&volume, claim, state)
+                    }
+                    _ => ClaimDecision::waiting(claim, ClaimReason::Uncertain(name.clone())),
                 };
             }
         }

@@ -176,7 +176,9 @@ fn claim_elsewhere(volume: &PersistentVolume, reference: &ClaimRef, state: &Stat
     if on_demand && volume.spec.reclaim_policy == ReclaimPolicy::Delete && owners.is_empty() {
         return released(volume, reference, state, ClaimProof::BoundElsewhere);
     }
-    if keeps_parked(volume) {
+    // Its provisioner deletes it once it is released, and without UID nothing releases it: who merely says that it had it goes first.
+    let is_to_go = on_demand && volume.metadata.is_terminating() && bound.is_empty();
+    if keeps_parked(volume) || (is_to_go && volume.spec.reclaim_policy == ReclaimPolicy::Delete) {
         return Decision::rest(VolumeReason::Reserved(reference.key()));
     }
     if bound.len() > 1 {

@@ -7,6 +7,7 @@ use apiserver::{
 };
 
 use super::*;
+use crate::binder::doubt::Doubts;
 
 fn refused() -> CallError {
     CallError::Refused { code: 403, message: "policy \"p\" says no".into() }
@@ -75,6 +76,92 @@ fn l15_a_volume_that_is_not_to_be_reserved_keeps_no_claim_from_another() {
     }
     let (_, again) = reserved(&mut planner, later + Duration::from_mins(3));
     assert_eq!(again, "v1".into());
+}
+
+/// What a server may answer to a write each time, although the next try may mend it.
+fn failures() -> [CallError; 3] {
+    let after = Duration::from_secs(1);
+    [
+        CallError::Unknown("500 InternalError: failed calling webhook".into()),
+        CallError::Conflict("a webhook denies it with 409".into()),
+        CallError::Throttled { message: "a webhook denies it with 429".into(), after },
+    ]
+}
+
+/// Plays for so long; whoever reserves one of these volumes fails like this, and reads show the tables. Returns who reserved which.
+fn failing(
+    planner: &mut Recording,
+    (bad, error): (&[&str], &CallError),
+    now: &mut Instant,
+    lasts: Duration,
+) -> Vec<(String, String)> {
+    let (end, mut tried) = (*now + lasts, Vec::new());
+    while *now < end {
+        let plan = planner.plan(*now);
+        if plan.ops.is_empty() {
+            *now = plan.wake_at.unwrap_or(end);
+        }
+        for op in plan.ops {
+            let objects = Arc::clone(&planner.state.objects);
+            let result = match &op.call {
+                Call::Read { target: ObjectRef::Volume(name), .. } => {
+                    Ok(Answer::Volume(PersistentVolume::clone(&objects.volumes.get(name).unwrap())))
+                }
+                _ => {
+                    let volume = op.volume.clone().unwrap_or_default().to_string();
+                    let fails = bad.contains(&&*volume);
+                    tried.push((op.subject.to_string(), volume));
+                    if fails { Err(error.clone()) } else { Ok(answer(&objects, &op, 100)) }
+                }
+            };
+            planner.answered(op, result, *now, 0.0);
+        }
+    }
+    tried
+}
+
+#[test]
+fn l15_a_volume_whose_reservation_fails_each_time_keeps_no_claim_from_another() {
+    for error in failures() {
+        // Without leader election, a request of unknown outcome is in doubt for longer than the longest pause.
+        for doubt in [Duration::from_secs(23), Duration::from_secs(68)] {
+            let volumes = vec![volume("v1"), volume("v2"), volume("v3")];
+            let (objects, mut planner) = planner(volumes, vec![claim("c")]);
+            planner.state.doubts = Doubts::lasting(doubt);
+            let mut now = Instant::now();
+            let tried = failing(&mut planner, (&["v1"], &error), &mut now, Duration::from_mins(3));
+            assert_eq!(tried.last().unwrap().1, "v2", "{error} {doubt:?}: {tried:?}");
+            objects.apply(claim("d"));
+            planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "d")), now);
+            let ops = planner.plan(now).ops;
+            let next = ops.into_iter().find(|op| op.subject.to_string().ends_with("/d")).unwrap();
+            assert_eq!(next.volume, Some("v3".into()), "nor one that comes later");
+        }
+    }
+}
+
+#[test]
+fn l18_where_no_other_is_as_good_the_failure_is_told_and_it_is_tried_again() {
+    for error in failures() {
+        let (_, mut planner) = planner(vec![volume("v1")], vec![claim("c")]);
+        let mut now = Instant::now();
+        let tried = failing(&mut planner, (&["v1"], &error), &mut now, Duration::from_mins(10));
+        assert!(tried.len() > 15, "{error}: {tried:?}");
+        assert_eq!(planner.waiting(), [("RetryBackoff", 1)].into(), "{error}");
+    }
+}
+
+#[test]
+fn s26_who_names_a_volume_whose_reservation_fails_each_time_keeps_it() {
+    for error in failures() {
+        let mut named = claim("n");
+        named.spec.volume_name = "v1".into();
+        let (_, mut planner) = planner(vec![volume("v1")], vec![named, claim("d")]);
+        let mut now = Instant::now();
+        let tried = failing(&mut planner, (&["v1"], &error), &mut now, Duration::from_mins(10));
+        let mut of_v1 = tried.iter().filter(|(_, volume)| volume == "v1");
+        assert!(of_v1.all(|(who, _)| who.ends_with("/n")), "{error}: {tried:?}");
+    }
 }
 
 #[test]
