@@ -31,7 +31,7 @@ pub mod in_doubt;
 pub(crate) mod in_tree;
 pub(crate) mod keys;
 pub mod last_said;
-pub(crate) mod late;
+pub mod late;
 #[cfg(test)]
 pub(crate) mod played;
 pub(crate) mod quantity;
