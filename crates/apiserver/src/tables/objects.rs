@@ -255,13 +255,13 @@ impl Objects {
         self.announce_if::<T>(is_news && (T::IS_OPTIONAL || self.is_listed::<T>()), key);
     }
 
-    /// Ends a list that reached its last page.
+    /// Ends a list that reached its last page. Of a large table this takes long.
     pub fn sweep<T: Stored>(&self, list: &Listing) {
-        let gone = T::table(self).sweep(list);
-        for key in &gone {
+        T::table(self).sweep(list, |key| {
             self.tell_gone::<T>(key, list.revision(), Way::Absence);
-        }
-        self.listed::<T>(gone);
+            self.announce_if::<T>(true, key.clone());
+        });
+        self.listed::<T>(Vec::new());
     }
 
     /// Takes a complete list at once.
