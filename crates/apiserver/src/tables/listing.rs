@@ -129,11 +129,11 @@ impl<T: Narrow> Table<T> {
         self.unreadable.read().len()
     }
 
-    /// Ends a list that reached its last page. Calls with the key of each object that goes away; `gone` must not touch the
-    /// table. Of a large table this takes long.
-    pub fn sweep(&self, list: &Listing, mut gone: impl FnMut(&T::Key)) {
+    /// Ends a list that reached its last page. Returns the keys of what went away.
+    pub fn sweep(&self, list: &Listing) -> Vec<T::Key> {
         // From now on a late answer that is older than the list is history: none may come in behind the sweep.
         self.advance(list.revision);
+        let mut gone = Vec::new();
         let stays = |key: &T::Key, row: &mut Row<T>| {
             // The watch begins at the list's revision: it tells of what is newer, and of its end.
             if row.listed == list.generation || row.object.metadata().resource_version > list.revision {
@@ -141,29 +141,33 @@ impl<T: Narrow> Table<T> {
             }
             self.note_final_state(key, || FinalState::Unknown);
             self.counters.gone(&row.object);
-            gone(key);
+            gone.push(key.clone());
             false
         };
         self.objects.retain(stays);
         self.unreadable.write().retain(|key, marker| {
             let stays = marker.listed == list.generation || marker.revision > list.revision;
             if !stays {
-                gone(key);
+                gone.push(key.clone());
             }
             stays
         });
+        gone
     }
 
     /// Takes a complete list at once. Returns the keys whose content changed or that went away.
     pub fn reset(&self, list: Vec<T>) -> Vec<T::Key> {
         let newest = list.iter().map(|object| object.metadata().resource_version).max().unwrap_or_default();
-        let Ok(listing) = self.begin_list(newest.max(self.observed())) else { return Vec::new() };
-        let listed = |object: T| {
+        let generation = self.generation.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        let listing = Listing { generation, revision: newest.max(self.observed()) };
+        let mut changed = Vec::new();
+        for object in list {
             let key = object.key();
-            self.list(&listing, object).then_some(key)
-        };
-        let mut changed: Vec<_> = list.into_iter().filter_map(listed).collect();
-        self.sweep(&listing, |key| changed.push(key.clone()));
+            if self.list(&listing, object) {
+                changed.push(key);
+            }
+        }
+        changed.extend(self.sweep(&listing));
         changed
     }
 }

@@ -31,14 +31,7 @@ fn take(
             table.list(&list, class(name, uid, *revision));
         }
     }
-    Ok(swept(table, &list))
-}
-
-/// Ends a list. Returns what went away.
-fn swept(table: &Table<StorageClass>, list: &Listing) -> Vec<String> {
-    let mut gone = Vec::new();
-    table.sweep(list, |key| gone.push(key.to_string()));
-    gone
+    Ok(table.sweep(&list).iter().map(ToString::to_string).collect())
 }
 
 #[test]
@@ -58,7 +51,7 @@ fn s17_what_is_newer_than_the_list_survives_it() {
     // Our own write, answered while the pages come.
     assert!(table.observe_response(class("b", "2", 31)));
     table.list(&list, class("a", "1", 10));
-    assert_eq!(swept(&table, &list), [""; 0]);
+    assert_eq!(table.sweep(&list), []);
     assert_eq!(names(&table), ["a", "b"]);
     // The next list knows of it, or it is gone.
     assert_eq!(take(&table, 40, &[("a", "1", 10)]).unwrap(), ["b"]);
@@ -124,7 +117,7 @@ fn e11_an_answer_after_the_revision_of_the_list_proves_nothing() {
     table.observe_response(class("a", "1", 31));
     let known = table.is_listed_as_known(&list, &"a".into(), &"1".into(), ResourceVersion(10));
     assert_eq!(known, Ok(true));
-    assert_eq!(swept(&table, &list), [""; 0]);
+    assert_eq!(table.sweep(&list), []);
 }
 
 #[test]
@@ -180,7 +173,7 @@ fn s42_an_unreadable_object_that_is_listed_stays_and_one_that_is_not_goes() {
         let known = (Some(uid.into()), Some(ResourceVersion(25)), AttachmentNames::default());
         table.note_unreadable(Some(&list), &name.into(), known, "spec: bad".to_owned());
     }
-    assert_eq!(swept(&table, &list), ["b"]);
+    assert_eq!(table.sweep(&list), [ClassName::from("b")]);
     assert_eq!((names(&table), table.unreadable_count()), (vec!["a".to_owned()], 2));
     let mut gone = take(&table, 40, &[]).unwrap();
     gone.sort();

@@ -255,13 +255,13 @@ impl Objects {
         self.announce_if::<T>(is_news && (T::IS_OPTIONAL || self.is_listed::<T>()), key);
     }
 
-    /// Ends a list that reached its last page. Of a large table this takes long.
+    /// Ends a list that reached its last page.
     pub fn sweep<T: Stored>(&self, list: &Listing) {
-        T::table(self).sweep(list, |key| {
+        let gone = T::table(self).sweep(list);
+        for key in &gone {
             self.tell_gone::<T>(key, list.revision(), Way::Absence);
-            self.announce_if::<T>(true, key.clone());
-        });
-        self.listed::<T>(Vec::new());
+        }
+        self.listed::<T>(gone);
     }
 
     /// Takes a complete list at once.

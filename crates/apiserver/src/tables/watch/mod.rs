@@ -149,11 +149,7 @@ impl<T: Stored> Reflector<T> {
             self.metrics.listing(cause);
             let listed = timeout_at(started + LIST_DEADLINE, self.list()).await;
             match listed.unwrap_or(Err(Trouble::Late(LIST_DEADLINE))) {
-                Ok((count, listing)) => {
-                    // Not within the deadline: the next list must not begin before it is through.
-                    if let Some(listing) = listing {
-                        self.sweep(listing).await;
-                    }
+                Ok(count) => {
                     self.listed = count;
                     self.metrics.listed(count, started.elapsed());
                     self.pace.listed();

@@ -254,27 +254,6 @@ fn open(events: Vec<Value>) -> Answer {
     Answer::Watch(events, true)
 }
 
-/// It would keep the thread that plans for as long as it takes.
-#[tokio::test(start_paused = true)]
-async fn l8_a_large_table_is_swept_on_another_thread() {
-    let stage = stage(vec![Answer::Page(20, "", vec![class("a", 15)])], vec![open(Vec::new())]);
-    let threads = Arc::new(Mutex::new(Vec::new()));
-    let gone = Arc::clone(&threads);
-    stage.objects.classes.count(move |_, is_there| {
-        if !is_there {
-            gone.lock().push(std::thread::current().id());
-        }
-    });
-    for number in 0..=pages::SMALL_TABLE {
-        stage.objects.apply::<StorageClass>(serde_json::from_value(class(&number.to_string(), 10)).unwrap());
-    }
-    stage.pass(Duration::from_secs(1)).await;
-    assert_eq!(stage.names(), ["a"]);
-    let threads = threads.lock();
-    assert_eq!(threads.len(), pages::SMALL_TABLE + 1);
-    assert!(!threads.contains(&std::thread::current().id()));
-}
-
 #[path = "blind_tests.rs"]
 mod blind;
 #[path = "catch_up_tests.rs"]
