@@ -1,6 +1,8 @@
 //! A user deletes or edits the lease.
 
-use tracing::{Event, Subscriber, subscriber};
+use std::fmt::{Debug, Write as _};
+
+use tracing::{Event, Subscriber, field::Field, subscriber};
 use tracing_subscriber::{Layer, layer::Context, prelude::*};
 
 use super::*;
@@ -12,8 +14,8 @@ struct Logged(Arc<Mutex<Vec<String>>>);
 impl<S: Subscriber> Layer<S> for Logged {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut line = String::new();
-        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
-            line.push_str(&format!("{field}={value:?} "));
+        event.record(&mut |field: &Field, value: &dyn Debug| {
+            let _ = write!(line, "{field}={value:?} ");
         });
         self.0.lock().push(line);
     }
