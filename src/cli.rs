@@ -60,8 +60,8 @@ pub enum Command {
     WhatIf(Box<WhatIfArgs>),
     /// Make one of the few patches that people make by hand, with the proof that it needs. Sends nothing without --yes.
     Repair(Box<RepairArgs>),
-    /// Watch another process rule, such as kube-controller-manager: tell what it does against the laws of storage, and what
-    /// mooring would have done. Reads, and writes nothing.
+    /// Observe the process that rules storage, such as kube-controller-manager: report its acts that break the laws of
+    /// storage, and what mooring would have done. Reads, and writes nothing.
     Observe(Box<ObserveArgs>),
     /// Check whether this cluster can be switched from kube-controller-manager to mooring, and what is in the way. Creates
     /// nothing.
@@ -93,7 +93,7 @@ impl Command {
 
 /// Exit codes of the daemon, and of the demo, for their help.
 pub const EXIT_CODES_OF_RUN: &str = "Exit codes: 0 ended in order; 1 a part died, or the lease was lost; \
-    2 it cannot start as told to: flags, kubeconfig, address.";
+    2 it cannot start: flags, kubeconfig, address.";
 
 const AFTER_RUN: &str = "kube-controller-manager's other flags are ignored if they cannot change what the two loops do, else \
     refused: docs/flags.md";

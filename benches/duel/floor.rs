@@ -9,27 +9,30 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use apiserver::{
     call::{Caller, Request, Verb},
     ids::{AttachmentName, DriverName, NodeName},
     kinds::{
-        ClaimPhase, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttachment,
-        VolumePhase,
+        ClaimPhase, CsiDriver, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod,
+        StorageClass, VolumeAttachment, VolumePhase,
     },
     leadership::{Leadership, Term},
     wire::Accept,
 };
 use futures::{StreamExt, stream};
+use http_body_util::BodyExt;
 use k8s_openapi::jiff::Timestamp;
-use kube::{Api, Client, api::ListParams, runtime::watcher::Event};
+use kube::{Api, Client, Resource, api::ListParams, client::Body, runtime::watcher::Event};
 use mooring::{
     attach_detach::{
         calls,
         state::desired::{AttachSource, volume_name::VolumeId},
     },
     binder::decide::binding::next_write,
+    controller::late::may_be_late,
     metrics::{ApiMetrics, Metrics},
 };
 use serde_json::json;
@@ -37,11 +40,14 @@ use test_support::{
     actors::attachment_name,
     cluster::{DRIVER, NAMESPACE},
 };
+use tokio::{task::JoinSet, time::Instant};
 
 use super::{sightings::events, watched::Watched};
 
 /// Operations at once: as many as mooring sends requests.
 const CONCURRENCY: usize = 64;
+/// A term that ends after the benchmark.
+const LONG: Duration = Duration::from_hours(24);
 
 type Pair = (PersistentVolume, PersistentVolumeClaim);
 
@@ -59,13 +65,48 @@ pub enum Work {
 pub struct Floor {
     client: Client,
     accept: Accept,
+    term: Term,
+    /// They end with it.
+    watches: JoinSet<()>,
     next: Mutex<Option<Work>>,
 }
 
 impl Floor {
     /// Nothing to do yet.
-    pub fn new(client: Client, accept: Accept) -> Self {
-        Self { client, accept, next: Mutex::default() }
+    pub fn new(client: Client) -> Self {
+        let accept = Accept::Protobuf;
+        Self { client, accept, term: Term::Unlimited, watches: JoinSet::new(), next: Mutex::default() }
+    }
+
+    /// The same, asking for such answers.
+    pub fn accepting(self, accept: Accept) -> Self {
+        Self { accept, ..self }
+    }
+
+    /// The same in a term: what mooring keeps back as leader until the API server asks for the body waits here, too.
+    pub fn in_a_term(self) -> Self {
+        Self { term: Term::Until(Instant::now() + LONG), ..self }
+    }
+
+    /// The same, which reads all watches that mooring has, and discards what they bring.
+    pub async fn watching(mut self) -> Self {
+        self.watch::<Node>().await;
+        self.watch::<Pod>().await;
+        self.watch::<PersistentVolume>().await;
+        self.watch::<PersistentVolumeClaim>().await;
+        self.watch::<VolumeAttachment>().await;
+        self.watch::<StorageClass>().await;
+        self.watch::<CsiDriver>().await;
+        self
+    }
+
+    async fn watch<T: Narrow>(&mut self) {
+        let mut body = open_watch(&self.client, &Watched::<T>::url_path(&(), None)).await;
+        self.watches.spawn(async move {
+            while let Some(frame) = body.frame().await {
+                frame.expect("a piece of a watch");
+            }
+        });
     }
 
     /// Says what to do next.
@@ -87,10 +128,11 @@ impl Floor {
 
     /// Does it, from now on.
     pub fn begin(&self) {
-        let leadership = Leadership::new(Term::Unlimited);
+        let leadership = Leadership::new(self.term);
         let metrics = ApiMetrics::new(&Metrics::default(), "floor").unwrap();
-        let caller =
-            Caller::new(self.client.clone(), leadership, None, Arc::new(metrics)).accepting(self.accept);
+        let caller = Caller::new(self.client.clone(), leadership, None, Arc::new(metrics))
+            .accepting(self.accept)
+            .letting_be_late(may_be_late);
         let client = self.client.clone();
         let work = self.next.lock().unwrap().take();
         tokio::spawn(async move {
@@ -110,6 +152,15 @@ impl Floor {
         let list = api.list(&ListParams::default()).await.expect("list");
         list.items.into_iter().map(|watched| watched.object).collect()
     }
+}
+
+/// Opens a watch as mooring does, from what there is now.
+pub async fn open_watch(client: &Client, path: &str) -> Body {
+    let request = http::Request::get(format!("{path}?watch=true&allowWatchBookmarks=true&resourceVersion=0"));
+    let request = request.header(http::header::ACCEPT, Accept::Protobuf.watch()).body(Body::empty());
+    let answer = client.send(request.expect("a request")).await.expect("an answer");
+    assert!(answer.status().is_success(), "{path}: {}", answer.status());
+    answer.into_body()
 }
 
 async fn bind(caller: &Caller, (mut volume, mut claim): Pair) {

@@ -120,7 +120,7 @@ async fn plane(assets: &Assets, kind: Kind) -> ControlPlane {
 async fn subject(kind: Kind, plane: &ControlPlane, options: &Options) -> (Subject, Option<Traffic>) {
     let traffic = if options.traffic { Some(Traffic::start(plane.url()).await) } else { None };
     let url = traffic.as_ref().map_or_else(|| plane.url().to_owned(), Traffic::url);
-    (Subject::start(kind, plane, &url, options.mooring.as_deref()), traffic)
+    (Subject::start(kind, plane, &url, options.mooring.as_deref()).await, traffic)
 }
 
 /// Shows one subject a cluster in which nothing happens.

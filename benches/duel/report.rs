@@ -75,6 +75,11 @@ pub fn render(conditions: &Conditions, results: &[Outcome]) -> String {
         "the writes of each operation alone and the event of an attach, nothing searched and nothing decided; one patch per node; its CPU is in the stand-ins'",
     );
     line(
+        "elected",
+        "in the term of a leader, in which most writes wait until the API server asks for the body (100 Continue)",
+    );
+    line("watching", "beside all watches that mooring has, read and discarded");
+    line(
         "watch events",
         "on all watches: those of the stand-ins, which are the same for each subject, and those of the subject",
     );
@@ -114,16 +119,16 @@ fn main_table(results: &[Outcome]) -> Vec<Vec<String>> {
         let other = |wanted| measured.iter().find(|(kind, _)| *kind == wanted);
         let (stock, floor) = (other(Kind::Kcm), other(Kind::Floor));
         for (number, (kind, one)) in measured.iter().enumerate() {
-            let beside = |other: Option<&(Kind, &Measured)>| {
-                let other = other.filter(|_| matches!(kind, Kind::Mooring | Kind::MooringJson));
+            let beside = |other: Option<&(Kind, &Measured)>, is_asked: bool| {
+                let other = other.filter(|_| is_asked);
                 other.map_or_else(|| "-".to_owned(), |(_, other)| format!("{:.2}", ratio(one, other)))
             };
             rows.push(vec![
                 if number == 0 { phase.to_owned() } else { String::new() },
                 kind.name().to_owned(),
                 if one.together { format!("{:.0}", rate(one)) } else { "-".to_owned() },
-                beside(stock),
-                beside(floor),
+                beside(stock, !kind.is_floor() && *kind != Kind::Kcm),
+                beside(floor, *kind != Kind::Floor && *kind != Kind::Kcm),
                 milliseconds(percentile(&one.latencies, 50)),
                 milliseconds(percentile(&one.latencies, 99)),
                 format!("{:.2}", per_operation(one, one.cpu.subject)),

@@ -1,7 +1,7 @@
 //! What is measured: a process that attaches, detaches and binds, or the floor under it.
 //!
-//! The processes get the same rights, their own connections, no client-side limit, no leader election, and
-//! their default verbosity. A subject can be paused (SIGSTOP) while work is piled up before it, so
+//! The processes get the same rights, their own connections, no client-side limit, no leader election but where it is
+//! measured, and their default verbosity. A subject can be paused (SIGSTOP) while work is piled up before it, so
 //! that its own speed is measured and not that of its load.
 
 use std::{path::Path, process::Command};
@@ -24,9 +24,11 @@ use super::{
 pub enum Kind {
     /// This program, built with the same profile as the benchmark.
     Mooring,
-    /// The same, told to read JSON.
+    /// The same as the leader of an election, which keeps most writes back until the API server asks for the body.
+    MooringElected,
+    /// Mooring told to read JSON.
     MooringJson,
-    /// The same with all seven controllers instead of two.
+    /// Mooring with all seven controllers instead of two.
     MooringStorage,
     /// kube-controller-manager with nothing but the two controllers that mooring replaces.
     Kcm,
@@ -34,6 +36,10 @@ pub enum Kind {
     Floor,
     /// The same, with answers in JSON.
     FloorJson,
+    /// The same in the term of a leader, which keeps the same writes back.
+    FloorElected,
+    /// The same beside all watches that mooring has, which it reads and discards.
+    FloorWatching,
 }
 
 impl Kind {
@@ -41,12 +47,20 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Mooring => "mooring",
+            Self::MooringElected => "mooring, elected",
             Self::MooringJson => "mooring, JSON",
             Self::MooringStorage => "mooring, seven controllers",
             Self::Kcm => "KCM",
             Self::Floor => "floor",
             Self::FloorJson => "floor, JSON",
+            Self::FloorElected => "floor, elected",
+            Self::FloorWatching => "floor, watching",
         }
+    }
+
+    /// Whether it is no controller.
+    pub fn is_floor(self) -> bool {
+        matches!(self, Self::Floor | Self::FloorJson | Self::FloorElected | Self::FloorWatching)
     }
 }
 
@@ -65,16 +79,16 @@ pub enum Subject {
 
 impl Subject {
     /// Starts it before the API server of this URL; mooring as built with the benchmark, unless another build is named.
-    pub fn start(kind: Kind, plane: &ControlPlane, url: &str, mooring: Option<&Path>) -> Self {
+    pub async fn start(kind: Kind, plane: &ControlPlane, url: &str, mooring: Option<&Path>) -> Self {
         let token = plane.token(User::ControllerManager);
-        let floor = |accept| Self::Floor(Floor::new(plane.client_at(url, Some(&token)), accept));
+        let floor = || Floor::new(plane.client_at(url, Some(&token)));
         let kubeconfig = || format!("--kubeconfig={}", plane.kubeconfig(url, &token).display());
         let process = match kind {
-            Kind::Mooring | Kind::MooringJson | Kind::MooringStorage => {
+            Kind::Mooring | Kind::MooringElected | Kind::MooringJson | Kind::MooringStorage => {
                 let mut arguments = vec![
                     "run".to_owned(),
                     kubeconfig(),
-                    "--leader-elect=false".to_owned(),
+                    format!("--leader-elect={}", kind == Kind::MooringElected),
                     "--secure-port=0".to_owned(),
                 ];
                 match kind {
@@ -90,8 +104,10 @@ impl Subject {
                 &["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"],
                 &["--kube-api-qps=-1", "--kube-api-burst=-1", &kubeconfig()],
             ),
-            Kind::Floor => return floor(Accept::Protobuf),
-            Kind::FloorJson => return floor(Accept::Json),
+            Kind::Floor => return Self::Floor(floor()),
+            Kind::FloorJson => return Self::Floor(floor().accepting(Accept::Json)),
+            Kind::FloorElected => return Self::Floor(floor().in_a_term()),
+            Kind::FloorWatching => return Self::Floor(floor().watching().await),
         };
         Self::Process(process)
     }

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use apiserver::{connect::ApiServer, wire::Accept};
+use apiserver::connect::ApiServer;
 use http_body_util::BodyExt;
-use kube::client::Body;
-
 use test_support::{
     control_plane::{ControlPlane, User},
     process::Process,
 };
+
+use super::floor::open_watch;
 
 /// What it says when it has read something.
 const READS: &str = "reads";
@@ -29,11 +29,7 @@ pub async fn start(plane: &ControlPlane) -> Process {
 pub async fn watch(kubeconfig: &Path) {
     let server = ApiServer::read("--bare-watch", kubeconfig).await.expect("a kubeconfig");
     let client = server.client().expect("a client");
-    let request = http::Request::get("/api/v1/nodes?watch=1&allowWatchBookmarks=true&resourceVersion=0");
-    let request = request.header(http::header::ACCEPT, Accept::Protobuf.watch()).body(Body::empty());
-    let answer = client.send(request.expect("a request")).await.expect("an answer");
-    assert!(answer.status().is_success(), "{}", answer.status());
-    let mut body = answer.into_body();
+    let mut body = open_watch(&client, "/api/v1/nodes").await;
     body.frame().await.expect("a piece of the watch").expect("a piece of the watch");
     println!("{READS}");
     while let Some(frame) = body.frame().await {

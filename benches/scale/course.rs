@@ -103,7 +103,7 @@ pub async fn run(assets: &Assets, seeder: &Assets, kind: Kind, nodes: usize, opt
 
     eprintln!("{}: start", kind.name());
     let (begin, subject) =
-        (Instant::now(), Subject::start(kind, &plane, plane.url(), options.mooring.as_deref()));
+        (Instant::now(), Subject::start(kind, &plane, plane.url(), options.mooring.as_deref()).await);
     let process = subject.id().expect("the subject is a process");
     let seen = timeout(PATIENCE, await_condition(first, &attachment, Exists)).await;
     assert!(matches!(seen, Ok(Ok(_))), "nothing is attached after a start:\n{}", subject.log());

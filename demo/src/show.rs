@@ -189,10 +189,7 @@ impl Demo {
         let page = PagePlace::take(0).await.context("cannot serve the page")?;
         let address = page.url();
         tokio::spawn(page.serve(source, serving.clone()));
-        // Where a Prometheus is to be started, it is to see the first binds, too: they wait as at any first installation.
-        if args.metrics.is_none() {
-            add_lease(&client, &config, &api).await.context("cannot make the lease")?;
-        }
+        add_lease(args, &client, &config, &api).await.context("cannot make the lease")?;
         let daemon = Daemon::start(config, &api, &RestoreGrace::default(), Threads::Shared).await?;
         let explanations = daemon.gate().router().clone();
         let observer = Observer::new(&client, explanations, seed, &place.kubeconfig(), &address);
@@ -254,8 +251,12 @@ impl Demo {
     }
 }
 
-/// No process has led this cluster before: its Lease says so, and the daemon does not wait for one that may.
-async fn add_lease(client: &Client, config: &Config, api: &ApiServer) -> anyhow::Result<()> {
+/// No process has led this cluster before: its Lease says so, and the daemon does not wait for one that may. Where a
+/// Prometheus is to be started, it is to see the first binds, too: they wait as at any first installation.
+async fn add_lease(args: &DemoArgs, client: &Client, config: &Config, api: &ApiServer) -> anyhow::Result<()> {
+    if args.metrics.is_some() {
+        return Ok(());
+    }
     let lease = json!({ "metadata": { "name": config.own_name }, "spec": lease::given_up() });
     let leases: Api<Lease> = Api::namespaced(client.clone(), &app::own_namespace(config, api));
     leases.create(&PostParams::default(), &serde_json::from_value(lease)?).await?;
@@ -280,5 +281,33 @@ fn daemon_config(args: &DemoArgs, place: &Place) -> anyhow::Result<Config> {
     match cli::parse(words::daemon_command(args, place)) {
         Ok(Cli { command: Command::Run(args) }) => Ok(Config::try_from(*args)?),
         other => Err(anyhow!("the daemon's own flags are wrong: {other:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::{self, Cli, Command};
+
+    /// The Lease's holder, if there is one.
+    async fn lease_of(words: &[&str]) -> Option<String> {
+        let words = ["mooring", "demo"].iter().chain(words).map(Into::into);
+        let Ok(Cli { command: Command::Demo(args) }) = arguments::parse(words) else { panic!("no demo") };
+        let place = Place::make().unwrap();
+        place.write_kubeconfig((Ipv4Addr::LOCALHOST, 1).into()).unwrap();
+        let config = daemon_config(&args, &place).unwrap();
+        let api = ApiServer::find(Some(&place.kubeconfig())).await.unwrap();
+        let client = Server::new(Options::default()).client();
+        add_lease(&args, &client, &config, &api).await.unwrap();
+        place.remove();
+        let leases: Api<Lease> = Api::namespaced(client, "kube-system");
+        let lease = leases.get_opt("mooring").await.unwrap()?;
+        Some(lease.spec.unwrap().holder_identity.unwrap_or_default())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn l14_the_demo_s_daemon_leads_at_once_unless_a_prometheus_is_to_see_the_first_binds() {
+        assert_eq!(lease_of(&[]).await.as_deref(), Some(""));
+        assert_eq!(lease_of(&["--metrics"]).await, None);
     }
 }

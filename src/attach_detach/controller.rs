@@ -93,9 +93,7 @@ impl controller::Controller for AttachDetach {
     type Answer = Answer;
     type Measures = Measures;
 
-    /// Nothing: it reads the tables when it leads.
-    fn load(&mut self, _: Instant) {}
-
+    // The tables are read when it leads.
     fn lead(&mut self, now: Instant) {
         self.leads = true;
         self.take_over(now);

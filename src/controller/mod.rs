@@ -31,7 +31,7 @@ pub mod in_doubt;
 pub(crate) mod in_tree;
 pub(crate) mod keys;
 pub mod last_said;
-pub(crate) mod late;
+pub mod late;
 #[cfg(test)]
 pub(crate) mod played;
 pub(crate) mod quantity;
@@ -116,7 +116,8 @@ pub trait Controller: Send + 'static {
 }
 
 /// What a controller wants done.
-#[derive(Debug)]
+#[derive(Debug, educe::Educe)]
+#[educe(Default(bound(C::Measures: Default)))]
 pub struct Plan<C: Controller + ?Sized> {
     /// Requests, in the order of sending. None rests on the answer to another.
     pub calls: Vec<C::Call>,
@@ -132,13 +133,6 @@ pub struct Plan<C: Controller + ?Sized> {
     pub measures: C::Measures,
     /// When to plan again although nothing happened.
     pub wake_at: Option<Instant>,
-}
-
-impl<C: Controller<Measures: Default>> Default for Plan<C> {
-    fn default() -> Self {
-        let (calls, events, reports, counts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { calls, events, reports, others: None, counts, measures: C::Measures::default(), wake_at: None }
-    }
 }
 
 /// Carries out the calls of one controller.

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use educe::Educe;
 use tokio::time::Instant;
 
 use super::{
@@ -32,7 +33,8 @@ pub const HEARD_WITHIN: Duration = Duration::from_secs(
 pub const DRAIN_LASTS: Duration = Duration::from_mins(1);
 
 /// How the fence stands to the daemon.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Educe)]
+#[educe(Default(expression = Self::Waiting("it has not been looked at".to_owned(), false)))]
 pub enum VigilState {
     /// It has never been proven: why not, and whether there is nothing of it, so that nobody is kept from ruling.
     Waiting(String, bool),
@@ -42,14 +44,9 @@ pub enum VigilState {
     Lost(String),
 }
 
-impl Default for VigilState {
-    fn default() -> Self {
-        Self::Waiting("it has not been looked at".to_owned(), false)
-    }
-}
-
 /// The looks of one process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Educe)]
+#[educe(Default)]
 pub struct Vigil {
     proof: FenceProof,
     standing: VigilState,
@@ -58,22 +55,10 @@ pub struct Vigil {
     was_open: bool,
     /// Until when requests may be carried out that were admitted while it was open.
     settles: Option<Instant>,
-    /// What asks for nothing new to be begun, and when it was seen to change.
+    /// What asks for nothing new to be begun, and when it was seen to change. A first word may be left over from a switch that
+    /// is gone.
+    #[educe(Default = (Some(String::new()), None))]
     drain: (Option<String>, Option<Instant>),
-}
-
-impl Default for Vigil {
-    fn default() -> Self {
-        Self {
-            proof: FenceProof::default(),
-            standing: VigilState::default(),
-            in_doubt_since: None,
-            was_open: false,
-            settles: None,
-            // A first word may be left over from a switch that is gone.
-            drain: (Some(String::new()), None),
-        }
-    }
 }
 
 impl Vigil {

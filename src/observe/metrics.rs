@@ -26,7 +26,7 @@ impl ObserveMetrics {
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let acts = "Changes that the process that rules made and mooring observe compared, by outcome.";
-        let differences = "Differences that mooring observe told, by kind.";
+        let differences = "Differences that mooring observe reported, by kind.";
         let counts = Self {
             acts: metrics.counters("mooring_observe_acts_total", acts, &["operation", "outcome"])?,
             differences: metrics.counters("mooring_observe_differences_total", differences, &["kind"])?,

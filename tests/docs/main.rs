@@ -1,7 +1,7 @@
 //! What the repository says about itself leads somewhere: ids and sections that code, tests and pages cite are in
 //! `docs/spec`, each promise of `docs/spec/safety.md` is shown by a test or is an accepted gap, links between pages lead
 //! to files and headings, the ways on the map go through the source, every switch is in `docs/testing.md`, reason codes
-//! are those of the code and each has its page, and the justfile's commands can be read without it.
+//! are those of the code and each has its page, cells of tables are short, and the justfile's commands can be read without it.
 //!
 //! In: the text of the repository's files. Out: one line per place that leads nowhere. Which words are ids is the table
 //! [`ids::IDS`].
@@ -9,6 +9,7 @@
 // A broken test should stop where it breaks.
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod cells;
 mod files;
 mod ids;
 mod links;
@@ -53,6 +54,11 @@ fn every_promise_is_shown_by_a_test_or_is_an_accepted_gap() {
 #[test]
 fn every_link_leads_to_a_file_and_a_heading() {
     none("links lead nowhere", &links::that_lead_nowhere());
+}
+
+#[test]
+fn a_cell_has_two_sentences_at_most() {
+    none("cells are too long", &cells::that_are_too_long());
 }
 
 #[test]

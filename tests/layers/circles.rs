@@ -1,6 +1,6 @@
 //! Files that import each other, directly or over others: none of them can be read, or moved, alone.
 //!
-//! Looked at are all files of each crate but its root, which names them all; `use` declarations and paths in the code; and
+//! Looked at are all files of each crate, its root with an empty name among them; `use` declarations and paths in the code; and
 //! also what a file and a part of it (`state/nodes.rs` of `state.rs`) import of each other. What a file passes on
 //! (`pub use`) counts as imported from the file that has it, and does not make the one that passes it on depend on it.
 
@@ -73,7 +73,8 @@ fn imports(modules: &[Module]) -> BTreeMap<&str, BTreeSet<&str>> {
         for (path, is_passed_on) in &names.used {
             let path = whole(path, own);
             let to = target(&path);
-            if !is_passed_on || !to.is_some_and(|to| crate::is_part_of(to, own)) {
+            let is_part = |to| own.is_empty() || crate::is_part_of(to, own);
+            if !is_passed_on || !to.is_some_and(is_part) {
                 targets.extend(to);
             }
             if let Some(module) = known.get(path.as_str()) {
@@ -94,22 +95,24 @@ fn imports(modules: &[Module]) -> BTreeMap<&str, BTreeSet<&str>> {
         targets.remove(own);
         targets
     };
-    let all = modules.iter().zip(&names).filter(|(module, _)| !module.path.is_empty());
-    all.map(|(module, names)| (module.path.as_str(), of((module, names)))).collect()
+    modules.iter().zip(&names).map(|(module, names)| (module.path.as_str(), of((module, names)))).collect()
 }
 
 fn below(module: &str, name: &str) -> String {
     if module.is_empty() { name.to_owned() } else { format!("{module}::{name}") }
 }
 
-/// The module in which a path ends.
+/// The module in which a path ends: the root, if it names no other.
 fn module_of<'a>(path: &str, known: &BTreeSet<&'a str>) -> Option<&'a str> {
     let mut path = path;
     loop {
-        if let Some(name) = known.get(path).filter(|name| !name.is_empty()) {
+        if let Some(name) = known.get(path) {
             return Some(name);
         }
-        path = path.rsplit_once("::")?.0;
+        path = path.rsplit_once("::").map_or("", |(above, _)| above);
+        if path.is_empty() {
+            return known.get(path).copied();
+        }
     }
 }
 
@@ -225,7 +228,7 @@ type Case = (&'static str, &'static [(&'static str, &'static str)], Option<&'sta
 #[test]
 fn circles_are_found_however_imports_are_written() {
     let module = |(path, code): (&str, &str)| Module { path: path.to_owned(), code: code.to_owned() };
-    let cases: [Case; 8] = [
+    let cases: [Case; 10] = [
         ("one way", &[("f::a", "use super::b::B;\n"), ("f::b", "")], None),
         (
             "two ways",
@@ -262,6 +265,16 @@ fn circles_are_found_however_imports_are_written() {
         (
             "what a parent passes on is the part's",
             &[("f::a", "pub use b::B;\nuse super::c;\n"), ("f::a::b", ""), ("f::c", "use super::a::B;\n")],
+            None,
+        ),
+        (
+            "the root of the crate",
+            &[("", "mod a;\nfn f() { a::a(); }\n"), ("a", "use crate::f;\n")],
+            Some(&["", "a"]),
+        ),
+        (
+            "what the root passes on is the part's",
+            &[("", "pub use a::A;\nuse b::B;\n"), ("a", ""), ("b", "use crate::A;\nuse serde::A;\n")],
             None,
         ),
         ("another crate's", &[("f::a", "use b::B;\n"), ("f::b", "use serde::a;\n")], None),

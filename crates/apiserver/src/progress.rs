@@ -8,14 +8,9 @@ use std::sync::Arc;
 use tokio::{sync::watch, time::Instant};
 
 /// The last step, shared by who works and who waits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, educe::Educe)]
+#[educe(Default(expression = Self(Arc::new(watch::Sender::new(Instant::now())))))]
 pub struct Progress(Arc<watch::Sender<Instant>>);
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(Instant::now())))
-    }
-}
 
 impl Progress {
     /// A step is done.

@@ -1,27 +1,25 @@
 //! Texts that repeat among objects, kept once: namespaces, nodes, drivers, classes, annotations, quantities.
 //!
-//! [`share`] returns the copy that is already there. A copy without a holder is dropped when the store has
-//! doubled since it was last cleared, so it never holds more than twice what is in use (and some). Maps and lists of
+//! [`share`] returns the copy that is already there. A copy without a holder is dropped when its part of the store is
+//! full, and before it grows, so the store never holds more than four times what is in use (and some). Maps and lists of
 //! texts repeat as a whole (all volumes of a provisioner have the same annotations), and so they are shared as a whole,
 //! too: an object has one word for each.
 
 use std::{
     borrow::{Borrow, Cow},
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     hash::Hash,
-    sync::{
-        Arc, LazyLock,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, LazyLock},
 };
 
 use ahash::RandomState;
 use arcstr::ArcStr;
-use dashmap::DashSet;
+use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The store is not cleared before it holds this many values.
-const SMALLEST_STORE: usize = 1024;
+/// So many parts has a store, each with a lock of its own. A cluster of 100 000 nodes has some six million names: to clear or to
+/// grow a set of all takes a fifth of a second, and whoever reads an object waits for it.
+const PARTS: usize = 256;
 
 /// Something that is kept once, and counts who holds it.
 trait Shared: Clone + Default + Eq + Hash {
@@ -42,15 +40,15 @@ impl<T: Default + Eq + Hash> Shared for Arc<T> {
 }
 
 /// What is shared: texts, or whole collections of them.
-#[derive(Default)]
-struct Store<P: Eq + Hash> {
+#[derive(educe::Educe)]
+#[educe(Default(bound(P: Default)))]
+struct Store<P> {
     /// What nothing is put in for.
     empty: P,
-    kept: DashSet<P, RandomState>,
-    /// Values added since the store was last cleared.
-    added: AtomicUsize,
-    /// Values that were left then.
-    left: AtomicUsize,
+    /// Which part has a value: not by what the part itself makes of it.
+    hasher: RandomState,
+    #[educe(Default = std::array::from_fn(|_| Mutex::default()))]
+    parts: [Mutex<HashSet<P, RandomState>>; PARTS],
 }
 
 impl<P: Shared> Store<P> {
@@ -62,31 +60,39 @@ impl<P: Shared> Store<P> {
         if self.empty.borrow() == value {
             return self.empty.clone();
         }
-        // The guard is dropped at the end of the statement, before the map is touched again.
-        if let Some(shared) = self.kept.get(value).map(|kept| kept.clone()) {
-            return shared;
+        let mut kept = self.part(value).lock();
+        if let Some(shared) = kept.get(value) {
+            return shared.clone();
+        }
+        if kept.len() == kept.capacity() {
+            clear(&mut kept);
+            // As many again are added before the next time.
+            let left = kept.len();
+            kept.reserve(left);
         }
         let shared = make(value);
-        // Of two threads that put the same in at once, one has a copy of its own.
-        self.kept.insert(shared.clone());
-        let added = self.added.fetch_add(1, Ordering::Relaxed);
-        if added >= self.left.load(Ordering::Relaxed).max(SMALLEST_STORE) {
-            self.clear();
-        }
+        kept.insert(shared.clone());
         shared
     }
 
-    /// Drops what has no other holder.
-    fn clear(&self) {
-        self.added.store(0, Ordering::Relaxed);
-        self.kept.retain(|value| value.holders() > 1);
-        self.left.store(self.kept.len(), Ordering::Relaxed);
+    fn part<T: Hash + ?Sized>(&self, value: &T) -> &Mutex<HashSet<P, RandomState>> {
+        let [first, others @ ..] = &self.parts;
+        let number = usize::try_from(self.hasher.hash_one(value) % PARTS as u64).unwrap_or_default();
+        others.get(number).unwrap_or(first)
     }
 
     fn give_back_room(&self) {
-        self.clear();
-        self.kept.shrink_to_fit();
+        for part in &self.parts {
+            let mut kept = part.lock();
+            clear(&mut kept);
+            kept.shrink_to_fit();
+        }
     }
+}
+
+/// Drops what has no other holder.
+fn clear<P: Shared>(kept: &mut HashSet<P, RandomState>) {
+    kept.retain(|value| value.holders() > 1);
 }
 
 static TEXTS: LazyLock<Store<ArcStr>> = LazyLock::new(Store::default);
@@ -104,7 +110,7 @@ pub fn give_back_room() {
 /// Whether a text is in the store.
 #[cfg(test)]
 pub(crate) fn is_kept(text: &str) -> bool {
-    TEXTS.kept.contains(text)
+    TEXTS.part(text).lock().contains(text)
 }
 
 /// The one copy of a text that is likely to repeat.

@@ -10,9 +10,8 @@ use crate::cli::values::parse_duration;
 /// What is claimed, and what the exit codes mean.
 const WHAT_IS_CLAIMED: &str = "\
 Each act of the process that rules is held against the laws of docs/spec/safety.md, and against what mooring's controllers \
-decided in the same cluster. Who was first is told by resourceVersion: mooring was first if it decided on a revision before \
-that of the act. Its lead is the time from its decision until the watch told of the act; the time of mooring's own request is \
-not in it. A difference comes to light when all watches have passed its revision, after ten seconds at most in a quiet cluster. \
+decided in the same cluster. resourceVersion shows who was first: mooring was first if it decided on a revision before that \
+of the act. Its lead is the time from its decision until the watch event of the act, without the time of a request of mooring. A difference comes to light when all watches have passed its revision, after ten seconds at most in a quiet cluster. \
 \"The ruler\" is whoever made an act; --audit-log names users.
 
 Exit codes: 0 alike; 1 different: it does not do, or chooses otherwise, or inconclusive: fewer than half of the acts were \
@@ -41,11 +40,11 @@ pub struct ObserveArgs {
     pub dry_run_writes: bool,
 
     /// Audit log of the API server as a file of JSON lines, to name who made each act. At the level RequestResponse the revision
-    /// tells it; at Metadata object, verb and time do, and several users may be named.
+    /// identifies the user; at Metadata object, verb and time do, and several users may be named.
     #[arg(long, value_name = "FILE")]
     pub audit_log: Option<PathBuf>,
 
-    /// Play bundled recordings of rulers that do what no ruler should, and show that each is told. Needs no cluster.
+    /// Play bundled recordings of rulers that do what no ruler should, and show that each is reported. Needs no cluster.
     #[arg(long)]
     pub self_test: bool,
 

@@ -21,7 +21,7 @@ pub struct PreflightArgs {
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub controllers: Option<String>,
 
-    /// Contexts of the kubeconfig to look at, one after the other.
+    /// Contexts of the kubeconfig to check, one after the other.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "context")]
     pub contexts: Vec<String>,
 

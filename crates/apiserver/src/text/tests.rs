@@ -11,22 +11,58 @@ fn equal_texts_are_one() {
     assert!(ArcStr::ptr_eq(&Text::default().0, &share("")), "nothing is allocated for nothing");
 }
 
+fn keep(store: &Store<ArcStr>, text: &str) -> ArcStr {
+    store.share(text, |text| text.into())
+}
+
+fn count<P>(store: &Store<P>) -> usize {
+    store.parts.iter().map(|part| part.lock().len()).sum()
+}
+
 #[test]
 fn what_nobody_holds_is_let_go_and_the_rest_is_not() {
+    const MANY: usize = 40 * PARTS;
     let store = Store::<ArcStr>::default();
-    let held: Vec<ArcStr> =
-        (0..10).map(|number| store.share(format!("held {number}").as_str(), |text| text.into())).collect();
-    for number in 0..10 * SMALLEST_STORE {
-        let _ = store.share(format!("passing {number}").as_str(), |text| text.into());
-        assert!(store.kept.len() <= SMALLEST_STORE + held.len() + 1);
+    let held: Vec<ArcStr> = (0..10).map(|number| keep(&store, &format!("held {number}"))).collect();
+    for number in 0..MANY {
+        let _ = keep(&store, &format!("passing {number}"));
+        assert!(count(&store) <= 4 * (PARTS + held.len()));
     }
     for (number, text) in held.iter().enumerate() {
-        assert!(ArcStr::ptr_eq(text, &store.share(format!("held {number}").as_str(), |text| text.into())));
+        assert!(ArcStr::ptr_eq(text, &keep(&store, &format!("held {number}"))));
     }
-    let held: Vec<_> = (0..10 * SMALLEST_STORE)
-        .map(|number| store.share(format!("kept {number}").as_str(), |text| text.into()))
-        .collect();
-    assert!(store.kept.len() >= held.len());
+    let held: Vec<_> = (0..MANY).map(|number| keep(&store, &format!("kept {number}"))).collect();
+    assert!(count(&store) >= held.len());
+}
+
+/// A value that notes how often it is looked at by who clears its store.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+struct Watched(usize);
+
+thread_local! {
+    static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+impl Shared for Watched {
+    fn holders(&self) -> usize {
+        LOOKS.set(LOOKS.get() + 1);
+        usize::MAX
+    }
+}
+
+/// Whoever reads an object waits for it.
+#[test]
+fn l14_no_value_that_is_added_has_all_others_looked_at() {
+    const MANY: usize = 100_000;
+    let store = Store::<Watched>::default();
+    let mut longest = 0;
+    for number in 1..=MANY {
+        LOOKS.set(0);
+        store.share(&Watched(number), Watched::clone);
+        longest = longest.max(LOOKS.get());
+    }
+    assert_eq!(count(&store), MANY);
+    assert!(longest > 0 && longest < MANY / 100, "{longest}");
 }
 
 #[test]

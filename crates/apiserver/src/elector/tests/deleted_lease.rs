@@ -1,6 +1,38 @@
 //! A user deletes or edits the lease.
 
+use std::fmt::{Debug, Write as _};
+
+use tracing::{Event, Subscriber, field::Field, subscriber};
+use tracing_subscriber::{Layer, layer::Context, prelude::*};
+
 use super::*;
+
+/// What is logged, as `field=value`.
+#[derive(Clone, Default)]
+struct Logged(Arc<Mutex<Vec<String>>>);
+
+impl<S: Subscriber> Layer<S> for Logged {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut line = String::new();
+        event.record(&mut |field: &Field, value: &dyn Debug| {
+            let _ = write!(line, "{field}={value:?} ");
+        });
+        self.0.lock().push(line);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn l14_the_first_replica_of_a_cluster_says_once_for_what_it_waits_and_how_long() {
+    let logged = Logged::default();
+    let _guard = subscriber::set_default(tracing_subscriber::registry().with(logged.clone()));
+    let first = start(&Server::default(), "a", async {});
+    first.wins_within(FIRST + 1).await;
+    let lines = logged.0.lock();
+    let of_the_wait: Vec<_> =
+        lines.iter().filter(|line| line.contains("no process holds the lease")).collect();
+    let [line] = of_the_wait[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("seconds=15.0 "), "{line}");
+}
 
 #[tokio::test(start_paused = true)]
 async fn s10_who_never_saw_the_lease_leaves_a_holder_the_time_to_make_it_anew() {
