@@ -243,9 +243,7 @@ fn failed_once(record: &Record, timeline: &Timeline) -> Vec<Fault> {
             |event: &&Value| event["involvedObject"]["kind"].as_str().is_none_or(|kind| kind == "Pod");
         let Some(after) = change.after.as_ref().filter(is_of_pod) else { continue };
         let (reason, message) = (after["reason"].as_str(), after["message"].as_str().unwrap_or_default());
-        let is_judged =
-            message.starts_with("Multi-Attach error") || message.starts_with("AttachVolume.Attach failed");
-        if reason != Some("FailedAttachVolume") || !is_judged {
+        if reason == Some("SuccessfulAttachVolume") {
             continue;
         }
         let Some(before) = told.insert(change.name.as_str(), moment.at) else { continue };
@@ -285,7 +283,13 @@ fn concerns(change: &Change, names: &[&str]) -> bool {
             "persistentvolumeclaims" if is_it(&spec["volumeName"]) => {
                 json!([object["metadata"]["uid"], is_terminating(object), status["phase"]])
             }
-            "nodes" => json!([listed(object), in_use(object), is_ready(object), is_out_of_service(object)]),
+            "nodes" => json!([
+                listed(object),
+                in_use(object),
+                is_ready(object),
+                is_out_of_service(object),
+                is_managed(object)
+            ]),
             "pods" => json!([is_terminating(object), spec["nodeName"], status["phase"]]),
             "csidrivers" => spec.clone(),
             _ => Value::Null,

@@ -227,7 +227,11 @@ impl<'a> Watch<'a> {
             }
         }
         for (name, attachment) in objects.all("volumeattachments") {
-            if is_left_over(objects, attachment) && !is_given(objects, &self.given, attachment) {
+            // What a machine had before its node was made anew stays for a minute, which a new leader begins anew (S6).
+            let node = attachment["spec"]["nodeName"].as_str().unwrap_or_default();
+            let born = |object| self.known.born.get(uid(object));
+            let is_there = objects.get("nodes", node).is_some_and(|node| born(node) < born(attachment));
+            if is_there && is_left_over(objects, attachment) && !is_given(objects, &self.given, attachment) {
                 wrong.insert((What::Undone(Undo::Deletion), name.to_owned()));
             }
         }
