@@ -218,7 +218,9 @@ fn is_attached(objects: &Objects, attachment: &str) -> bool {
 
 /// Whether a pod that is there uses a claim that is bound to that volume.
 fn wants(objects: &Objects, pod: &str, volume: &str) -> bool {
-    let pod = objects.all("pods").find(|(_, object)| uid(object) == pod && !is_terminating(object));
+    let is_done = |pod: &Value| pod["status"]["phase"] == "Succeeded" || pod["status"]["phase"] == "Failed";
+    let is_it = |object: &Value| uid(object) == pod && !is_terminating(object) && !is_done(object);
+    let pod = objects.all("pods").find(|(_, object)| is_it(object));
     let Some((volume, (_, pod))) = objects.get("persistentvolumes", volume).zip(pod) else { return false };
     claims_of(pod).iter().filter_map(|claim| objects.get("persistentvolumeclaims", claim)).any(|claim| {
         claim["spec"]["volumeName"] == volume["metadata"]["name"]
@@ -280,7 +282,7 @@ fn concerns(change: &Change, names: &[&str]) -> bool {
             "persistentvolumes" if is_it(&object["metadata"]["name"]) => {
                 json!([object["metadata"]["uid"], is_terminating(object), spec, status["phase"]])
             }
-            "persistentvolumeclaims" if is_it(&spec["volumeName"]) => {
+            "persistentvolumeclaims" if is_it(&spec["volumeName"]) || is_it(&object["metadata"]["name"]) => {
                 json!([object["metadata"]["uid"], is_terminating(object), status["phase"]])
             }
             "nodes" => json!([
