@@ -60,7 +60,15 @@ fn attached_once(timeline: &Timeline) -> Vec<Fault> {
                 if is(after) && !change.before.as_ref().is_some_and(is) {
                     let source = after["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
                     let node = after["spec"]["nodeName"].as_str().unwrap_or_default();
-                    *times.entry((node.to_owned(), source.to_owned())).or_default() += 1;
+                    // Two PersistentVolumes of one disk are attached at once.
+                    let disk = objects.get("persistentvolumes", source).and_then(disk_of);
+                    let of_disk = |(name, volume): &(&str, &Value)| {
+                        *name != source && disk.is_some() && disk_of(volume) == disk
+                    };
+                    let others = objects.all("persistentvolumes").filter(of_disk).map(|(name, _)| name);
+                    for name in others.chain([source]) {
+                        *times.entry((node.to_owned(), name.to_owned())).or_default() += 1;
+                    }
                 }
             }
             ("nodes", Some(after)) => {
