@@ -21,7 +21,7 @@ use super::{
     queue::Key,
     reasons::NodeVolumeKey,
     state::{
-        actual::{WhyRead, identification::candidates, node::NodeState, unpublishing::Sequence},
+        actual::{NodeVolume, identification::candidates, node::NodeState, unpublishing::Sequence},
         desired::{DesiredAttachment, populator, volume_name::VolumeId, volume_source::volume_of},
     },
 };
@@ -258,13 +258,12 @@ impl AttachDetach {
         let latest = self.objects.attachments.get(name);
         if latest.is_none()
             && let Some((volume, node)) = self.actual.taken.remove(name)
+            && let Some(NodeVolume { why_read: Some(_), .. }) = self.actual.node_volume(&volume, &node)
         {
+            // The name is free: it is read once more, and taken.
             let node_volume = self.actual.node_volume_mut(&volume, &node);
-            if matches!(&node_volume.why_read, Some(WhyRead::NameTaken(taken)) if taken == name) {
-                // The name is free: it is read once more, and taken.
-                node_volume.retry = mem::take(&mut node_volume.retry).due();
-                self.queue.add_on(&node, [volume]);
-            }
+            node_volume.retry = mem::take(&mut node_volume.retry).due();
+            self.queue.add_on(&node, [volume]);
         }
         let is_replaced = latest.as_deref().is_some_and(|latest| self.actual.is_replaced_by(name, latest));
         let objects = Arc::clone(&self.objects);
@@ -308,9 +307,7 @@ impl AttachDetach {
             }
             // 2. What that means for the volume on its node.
             match attached {
-                Some(true) => {
-                    self.actual.node_volume_mut(&volume, &node);
-                }
+                Some(true) => _ = self.actual.node_volume_mut(&volume, &node),
                 Some(false) => {}
                 None => self.attachment_ended(&volume, &node, is_undone, now),
             }

@@ -164,9 +164,10 @@ impl AttachDetach {
             let wanted = |other: &VolumeId| self.desired.get(other, node).is_some();
             // Force takes it in spite of its use.
             let overruled = |other: &VolumeId| {
-                let on_node = (self.actual.node(node), None);
+                let (state, policy) = (self.actual.node(node), &self.options.force);
+                let doubt = state.and_then(|state| state.doubts(other, policy));
                 let it = self.actual.node_volume(other, node);
-                it.is_some_and(|it| force(it, on_node, &self.options.force, self.clock.wall(now)).is_ok())
+                it.is_some_and(|it| force(it, (state, doubt), policy, self.clock.wall(now)).is_ok())
             };
             !wanted(volume) && self.actual.is_beside_another(volume, node, leads_to, wanted, overruled)
         };

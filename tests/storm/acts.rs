@@ -41,6 +41,9 @@ pub enum Undo {
     BindCompleted,
     Phase,
     Deletion,
+    ClaimPhase,
+    Provisioner,
+    Protection,
 }
 
 /// What is done. Numbers choose among the objects that are there.
@@ -168,6 +171,23 @@ pub enum Act {
         is_gone: bool,
         time: Duration,
     },
+    /// The policy of a volume is Retain from now on, or Delete if it was that.
+    EditPolicy {
+        volume: usize,
+    },
+    /// A class becomes the default, or is it no more.
+    SwapDefault {
+        class: usize,
+    },
+    /// A claim is deleted by force and made again, of no class.
+    MakeClassless {
+        claim: usize,
+    },
+    /// What a pod runs is done, or fails.
+    CompletePod {
+        pod: usize,
+        fails: bool,
+    },
     /// A node is another's to attach to, that long.
     Unmanage {
         node: usize,
@@ -291,6 +311,8 @@ pub struct Script {
     pub has_odd_names: bool,
     /// The driver never attaches this volume, also in the calm.
     pub broken: Option<usize>,
+    /// How long a kubelet takes to report again what people have taken out of its report.
+    pub report_after: Duration,
     /// How late the watch caches of the API servers are, of which each request of the daemon goes to one; empty for one
     /// that is never late.
     pub lags: Vec<Duration>,
@@ -325,6 +347,9 @@ fn back(rng: &mut Rng) -> Back {
 /// The seeds of `.ci/run`, which have one server: what is late in a seed with two does not always come out the same.
 const SEEDS_OF_EVERY_RUN: u64 = 60;
 
+/// What acts and worlds got last is drawn from numbers of its own again.
+const LATEST: u64 = 0x5afe_d15c;
+
 /// In every third seed there are two servers, of which one is some seconds late.
 fn lags(seed: u64) -> Vec<Duration> {
     let mut rng = Rng::with_seed(seed);
@@ -341,6 +366,7 @@ impl Script {
         let is_provisioned = rng.u8(..3) == 0 || has_crowd;
         // What acts and worlds got later is drawn from numbers of its own, so that the others stay as they were.
         let more = &mut Rng::with_seed(!seed);
+        let latest = &mut Rng::with_seed(seed ^ LATEST);
         let mut script = Self {
             seed,
             is_provisioned,
@@ -352,6 +378,7 @@ impl Script {
             has_shared: rng.u8(..4) == 0,
             has_odd_names: rng.u8(..5) == 0,
             broken: (rng.u8(..6) == 0).then(|| rng.usize(..3)),
+            report_after: Duration::from_millis(latest.u64(..10_000)),
             lags: lags(seed),
             steps: Vec::new(),
         };
@@ -411,11 +438,15 @@ impl Script {
                 let act = Act::DeleteVolume { volume: rng.usize(..6), by_force: false };
                 script.steps.push(Step { pause: Duration::from_millis(1), act, kill: None });
             }
-            if more.u8(..10) == 0 {
-                let act = Self::act_drawn_later(more);
+            let later: [(&mut Rng, fn(&mut Rng) -> Act); 2] =
+                [(more, Self::act_drawn_later), (latest, Self::act_drawn_last)];
+            for (rng, draw) in
+                later.into_iter().filter_map(|(rng, draw)| (rng.u8(..10) == 0).then_some((rng, draw)))
+            {
+                let act = draw(rng);
                 let kill =
-                    (!lives && more.bool()).then(|| Kill { write: more.usize(1..4), point: more.usize(..3) });
-                script.steps.push(Step { pause: seconds(more, 0..5), act, kill });
+                    (!lives && rng.bool()).then(|| Kill { write: rng.usize(1..4), point: rng.usize(..3) });
+                script.steps.push(Step { pause: seconds(rng, 0..5), act, kill });
             }
             // What a pod on that node was given is to stay its own meanwhile (S44), also if its claim leads elsewhere then.
             if let Act::Silence { node, time } = act
@@ -449,6 +480,18 @@ impl Script {
             2 => Act::Unmanage { node, time: seconds(rng, 1..60) },
             3 => Act::MakeAttachment { volume, node, is_misnamed: rng.u8(..3) == 0 },
             _ => Act::LabelVolume { volume, zone: rng.usize(..3) },
+        }
+    }
+
+    fn act_drawn_last(rng: &mut Rng) -> Act {
+        let target = rng.usize(..6);
+        let undo = [Undo::ClaimPhase, Undo::Provisioner, Undo::Protection];
+        match rng.u8(..7) {
+            0..3 => Act::Stubborn { undo: undo[rng.usize(..3)], target, time: seconds(rng, 30..240) },
+            3 => Act::EditPolicy { volume: target },
+            4 => Act::SwapDefault { class: rng.usize(..2) },
+            5 => Act::MakeClassless { claim: target },
+            _ => Act::CompletePod { pod: rng.usize(..20), fails: rng.bool() },
         }
     }
 

@@ -241,10 +241,17 @@ async fn run(script: &Script) -> Record {
         ..AttacherBehaviour::default()
     };
     let attacher = Attacher::start(server.client(User::Attacher), DRIVER, attacher);
-    let kubelets = KubeletBehaviour { storage: storage.clone(), ..KubeletBehaviour::default() };
+    let kubelets = KubeletBehaviour {
+        report_after: script.report_after,
+        storage: storage.clone(),
+        ..KubeletBehaviour::default()
+    };
     let kubelets = Kubelets::start(server.client(User::Kubelets), kubelets);
     let create = if script.has_crowd { Reaction::Succeed(Duration::from_secs(2)) } else { short.clone() };
-    let provisioner = ProvisionerBehaviour { create, delete: short, ..ProvisionerBehaviour::default() };
+    // No handle is the name of its volume.
+    let handle_prefix = "disk-of-".to_owned();
+    let provisioner =
+        ProvisionerBehaviour { create, delete: short, handle_prefix, ..ProvisionerBehaviour::default() };
     let _provisioner = Provisioner::start(server.client(User::Provisioner), DRIVER, provisioner);
     let _scheduler = Scheduler::start(server.client(User::Scheduler));
     // Where the daemon is all of these controllers, it protects by itself.

@@ -240,10 +240,12 @@ impl World {
     }
 
     async fn remake_volume(&mut self, volume: usize, has_other_handle: bool, keeps_claim: bool) {
-        if self.script.is_provisioned {
-            return;
-        }
         let hands = self.hands.clone();
+        if self.script.is_provisioned {
+            let Some(old) = self.volume_now(volume).await else { return };
+            return self.restore_volume(old, has_other_handle, keeps_claim).await;
+        }
+        let volume = volume % 3;
         let path = format!("{VOLUMES}/{}", self.volumes[volume]);
         let Some(old) = hands.get(&path).await else { return };
         hands.remove(&path).await;
@@ -251,18 +253,47 @@ impl World {
         self.make_volume(volume, has_other_handle, claim_ref).await;
     }
 
+    /// Makes a provisioned volume anew under its name, as a restore does: with its disk, or that of a snapshot; for whoever
+    /// has the name of its claim, or for nobody.
+    async fn restore_volume(&mut self, mut volume: Value, has_other_handle: bool, keeps_claim: bool) {
+        if volume["spec"]["csi"].is_null() {
+            return;
+        }
+        self.hands.remove(&format!("{VOLUMES}/{}", name(&volume))).await;
+        let metadata = &volume["metadata"];
+        volume["metadata"] = json!({ "name": metadata["name"], "labels": metadata["labels"], "annotations": metadata["annotations"] });
+        volume["status"] = Value::Null;
+        if has_other_handle {
+            self.handles += 1;
+            volume["spec"]["csi"]["volumeHandle"] = format!("disk-restored-{}", self.handles).into();
+        }
+        let claim = &volume["spec"]["claimRef"];
+        volume["spec"]["claimRef"] = match keeps_claim && claim.is_object() {
+            true if has_other_handle => claim.clone(),
+            true => json!({ "namespace": claim["namespace"], "name": claim["name"] }),
+            false => Value::Null,
+        };
+        self.hands.create(VOLUMES, &volume).await;
+    }
+
     async fn remake_used_volume(&mut self, claim: usize, node: usize) {
         let hands = self.hands.clone();
         let claim = self.used_claim(claim, node).await;
         let Some(object) = hands.get(&self.claim(claim)).await else { return };
-        let volume = self.volumes.iter().position(|name| object["spec"]["volumeName"] == name.as_str());
-        let Some(volume) = volume.filter(|volume| *volume < 3) else { return };
+        let of_claim = |name: &str| object["spec"]["volumeName"] == name;
+        let volume = self.volumes.iter().position(|name| of_claim(name)).filter(|volume| *volume < 3);
+        let provisioned = hands.list(VOLUMES).await.into_iter().find(|volume| of_claim(name(volume)));
+        let provisioned = provisioned.filter(|_| self.script.is_provisioned);
         let uses = |pod: &&Value| {
             pod["spec"]["nodeName"] == self.nodes[node]
                 && pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == self.claims[claim]
         };
         let first = hands.list(PODS).await.iter().find(uses).map(|pod| name(pod).to_owned());
-        self.remake_volume(volume, true, true).await;
+        match (provisioned, volume) {
+            (Some(old), _) => self.restore_volume(old, true, true).await,
+            (None, Some(volume)) => self.remake_volume(volume, true, true).await,
+            (None, None) => return,
+        }
         self.pod(claim, node, "main").await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         if let Some(first) = first {
@@ -341,7 +372,7 @@ impl World {
                 }
             }
             Act::RemakeVolume { volume, has_other_handle, keeps_claim } => {
-                self.remake_volume(volume % 3, has_other_handle, keeps_claim).await;
+                self.remake_volume(volume, has_other_handle, keeps_claim).await;
             }
             Act::RemakeUsedVolume { claim, node } => self.remake_used_volume(claim, node).await,
             Act::ClearRef { volume, is_uid_only } => {

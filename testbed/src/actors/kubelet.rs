@@ -11,6 +11,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
     sync::Arc,
+    time::Duration,
 };
 
 use futures::StreamExt;
@@ -24,7 +25,7 @@ use k8s_openapi::{
 };
 use kube::{Client, ResourceExt};
 use serde_json::json;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 use super::{
     Handle,
@@ -47,6 +48,8 @@ pub struct KubeletBehaviour {
     pub holding: BTreeSet<String>,
     /// How often the machine of a node has booted. After a boot nothing is mounted there.
     pub boots: BTreeMap<String, usize>,
+    /// After so long they report again what they have mounted, if somebody has taken it out of their report.
+    pub report_after: Duration,
     /// What mounts are noted in.
     pub storage: Storage,
 }
@@ -100,6 +103,8 @@ struct World {
     processed: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
     /// By node: the boot that these two are of.
     boots: BTreeMap<String, usize>,
+    /// By node: when it reports again what somebody has taken out of its report.
+    reports: BTreeMap<String, Instant>,
 }
 
 async fn run(client: Client, mut behaviour: watch::Receiver<KubeletBehaviour>) {
@@ -115,6 +120,8 @@ async fn run(client: Client, mut behaviour: watch::Receiver<KubeletBehaviour>) {
             let write = world.next_write(&node, &behaviour.borrow());
             if let Some(write) = write {
                 work.start(node, write, client.clone());
+            } else if let Some(at) = world.reports.get(&node).filter(|at| **at > Instant::now()) {
+                work.mark_after(node, at.duration_since(Instant::now()));
             }
         }
         tokio::select! {
@@ -200,6 +207,17 @@ impl World {
         Some((format!("kubernetes.io/{}", csi.or_else(iscsi)?), volume))
     }
 
+    /// Whether it is time for a node's report of what is in use. Of what it has mounted, and somebody has taken out, the kubelet
+    /// tells with its next turn; of what a pod waits for at once.
+    fn is_to_report(&mut self, name: &str, is_taken_out: bool, after: Duration) -> bool {
+        if !is_taken_out {
+            self.reports.remove(name);
+            return true;
+        }
+        let now = Instant::now();
+        *self.reports.entry(name.to_owned()).or_insert(now + after) <= now
+    }
+
     /// The next write of a node's kubelet, after it has mounted and unmounted what it may.
     fn next_write(&mut self, name: &str, behaviour: &KubeletBehaviour) -> Option<Write> {
         if behaviour.silent.contains(name) {
@@ -266,9 +284,12 @@ impl World {
                 }
             }
         }
+        let missing: Vec<&String> = in_use.difference(&reported).collect();
+        let is_taken_out = !missing.is_empty() && missing.iter().all(|disk| before.contains(*disk));
+        let is_to_report = self.is_to_report(name, is_taken_out, behaviour.report_after);
         let write = if let Some(pod) = stopping {
             Some(pod_status(pod, &phase_of(pod), false))
-        } else if in_use != reported {
+        } else if is_to_report && in_use != reported {
             let body = json!({ "status": { "volumesInUse": in_use } });
             Some(Write::patch(format!("/api/v1/nodes/{name}/status"), body))
         } else if let Some(pod) = ready {

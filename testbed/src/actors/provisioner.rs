@@ -44,6 +44,8 @@ pub struct ProvisionerBehaviour {
     pub delete: Reaction,
     /// Whether a failure to make one is final on the selected node, so that another has to be chosen.
     pub reschedule: bool,
+    /// What stands before the name of a volume in its handle.
+    pub handle_prefix: String,
 }
 
 /// A running stand-in; stops when dropped.
@@ -202,7 +204,7 @@ fn create(
             "volumeMode": spec.volume_mode,
             "storageClassName": class.name_any(),
             "persistentVolumeReclaimPolicy": class.reclaim_policy.as_deref().unwrap_or("Delete"),
-            "csi": { "driver": driver, "volumeHandle": name },
+            "csi": { "driver": driver, "volumeHandle": format!("{}{name}", behaviour.handle_prefix) },
             "claimRef": {
                 "apiVersion": "v1", "kind": "PersistentVolumeClaim",
                 "namespace": claim.namespace(), "name": claim.name_any(),

@@ -106,9 +106,9 @@ impl Stage {
             ..AttacherBehaviour::default()
         };
         let provisioner = ProvisionerBehaviour {
-            reschedule: false,
             create: Reaction::Succeed(CREATE_TIME),
             delete: Reaction::Succeed(CREATE_TIME),
+            ..ProvisionerBehaviour::default()
         };
         let workload = WorkloadBehaviour { seats: script.seats().clone(), toleration: Some(TOLERATION) };
         Self {

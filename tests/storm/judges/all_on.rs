@@ -177,7 +177,7 @@ fn is_kept(object: &Value, finalizer: &str) -> bool {
     is_terminating(object) && has_finalizer(object, finalizer)
 }
 
-fn has_finalizer(object: &Value, finalizer: &str) -> bool {
+pub(super) fn has_finalizer(object: &Value, finalizer: &str) -> bool {
     object["metadata"]["finalizers"].as_array().into_iter().flatten().any(|one| one == finalizer)
 }
 

@@ -23,6 +23,7 @@ use crate::{
 const DETACHED: Duration = Duration::from_mins(10);
 pub(super) const BESIDE_FREE: &str = "calm: Pending beside a free volume";
 pub(super) const HALF_BOUND: &str = "calm: half-bound";
+pub(super) const NOT_ASKED: &str = "calm: its class's provisioner is not asked";
 /// So long an event is not told again while it holds.
 const STANDS: Duration = Duration::from_mins(45);
 
@@ -134,6 +135,9 @@ pub(super) fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Optio
         "Bound" => None,
         "Lost" => volume.filter(|volume| names_it(volume)).map(|_| "calm: Lost with its volume"),
         _ if volume.is_some_and(is_its) => Some(HALF_BOUND),
+        _ if claim["spec"]["volumeName"].is_null() && lacks_class(objects, claim) => {
+            Some("calm: of no class beside a default one")
+        }
         _ => {
             let fits = |volume: &Value| has_its_class(volume) && !is_terminating(volume);
             // No claim may name it, or it is that one's.
@@ -157,9 +161,16 @@ pub(super) fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Optio
             if held.peek().is_some() {
                 return held.all(fits).then_some(HALF_BOUND);
             }
-            asks_nobody(objects, claim).then_some("calm: its class's provisioner is not asked")
+            asks_nobody(objects, claim).then_some(NOT_ASKED)
         }
     }
+}
+
+/// A claim that says nothing of its class, where one is the default.
+fn lacks_class(objects: &Objects, claim: &Value) -> bool {
+    let default = "storageclass.kubernetes.io/is-default-class";
+    let is_default = |(_, class): (&str, &Value)| class["metadata"]["annotations"][default] == "true";
+    claim["spec"]["storageClassName"].is_null() && objects.all("storageclasses").any(is_default)
 }
 
 /// A claim that could be provisioned now, whose annotation does not ask the provisioner that its class names.
@@ -363,7 +374,7 @@ pub(super) fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
 fn pod_waits(record: &Record, objects: &Objects, pod: &Value) -> bool {
     let name = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     let Some(node) = objects.get("nodes", name).filter(|node| is_ready(node)) else { return false };
-    if phase(pod) == "Running" || is_terminating(pod) {
+    if ["Running", "Succeeded", "Failed"].contains(&phase(pod)) || is_terminating(pod) {
         return false;
     }
     claims_of(pod).iter().all(|key| {

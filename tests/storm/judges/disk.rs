@@ -43,6 +43,8 @@ struct Machines<'a> {
     /// When a PersistentVolume of that name was made, and when the deletion of an attachment was asked for.
     volumes_made: BTreeMap<String, Instant>,
     asked: BTreeMap<String, Instant>,
+    /// By attachment: the PersistentVolume that it names, or named last.
+    sources: BTreeMap<String, String>,
     /// Node and disk of each attachment that people made last, and whether kubelets look for it under another name.
     by_people: BTreeMap<(String, String), bool>,
     /// Node and disk: when an attachment that we had deleted was gone, whose PersistentVolume led to that disk then.
@@ -66,6 +68,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         volumes_made: BTreeMap::new(),
         asked: BTreeMap::new(),
         ended: BTreeMap::new(),
+        sources: BTreeMap::new(),
         by_people: BTreeMap::new(),
     };
     // By attachment: who asked for its deletion, and who made it vanish.
@@ -224,6 +227,7 @@ impl Machines<'_> {
     fn note_maker(&mut self, objects: &Objects, moment: &Moment) {
         let (None, Some(after)) = (&moment.change.before, &moment.change.after) else { return };
         let source = after["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+        self.sources.insert(moment.change.name.clone(), source.to_owned());
         let node = after["spec"]["nodeName"].as_str().unwrap_or_default();
         let Some(disk) = objects.get("persistentvolumes", source).and_then(disk_of) else { return };
         let is_misnamed = attachment_of(&disk, node).as_deref() != Some(moment.change.name.as_str());
@@ -348,7 +352,8 @@ impl Machines<'_> {
                 let is_new = self.reported_again.get(&place).is_some_and(|again| *at - *again < UNDER_WAY);
                 // Such a pod needs the disk whatever people made of its node's report, unless the driver attaches none (S16).
                 let attaches = |(_, driver): (&str, &Value)| driver["spec"]["attachRequired"] != false;
-                let is_needed = objects.all("csidrivers").all(attaches) && shows_pod(objects, disk, machine);
+                let is_needed =
+                    objects.all("csidrivers").all(attaches) && self.shows_pod(objects, disk, machine);
                 let is_told_wrongly = self.falsified.contains(&place) || is_new;
                 if is_told_wrongly && !is_needed {
                     return;
@@ -371,7 +376,7 @@ impl Machines<'_> {
                 let by_us =
                     is_ours(machine).is_some_and(|(_, ours)| ours) || !is_told_wrongly && by_another();
                 let is_forced = self.is_excused(machine, since, *at);
-                let is_shown = !self.is_fenced(machine, since) && shows_pod(objects, disk, machine);
+                let is_shown = !self.is_fenced(machine, since) && self.shows_pod(objects, disk, machine);
                 if by_us && (!is_forced || is_shown) {
                     let what = format!("{disk} from {machine}");
                     faults.push(Fault { rule: "disk: taken while it is mounted", what });
@@ -408,36 +413,41 @@ impl Machines<'_> {
             Step::Published | Step::Mounted | Step::Unmounted => {}
         }
     }
-}
 
-/// Whether objects show a pod that runs on the machine with the disk, and that no time takes it from (S4, S44): its claim
-/// has the volume, or was made anew under it.
-fn shows_pod(objects: &Objects, disk: &str, machine: &str) -> bool {
-    let names_claim = |key: &str| {
-        objects.all("persistentvolumes").find(|(_, volume)| {
-            let reference = &volume["spec"]["claimRef"];
+    /// Whether objects show a pod that runs on the machine with the disk, and that no time takes it from (S4, S44): its claim
+    /// has the volume, or was made anew under it, and the attachment names a volume that names the claim.
+    fn shows_pod(&self, objects: &Objects, disk: &str, machine: &str) -> bool {
+        let attached = attachment_of(disk, machine).and_then(|name| self.sources.get(&name));
+        let of_claim = |key: &str| {
             let (namespace, name) = key.split_once('/').unwrap_or_default();
-            disk_of(volume).as_deref() == Some(disk)
-                && reference["namespace"] == namespace
-                && reference["name"] == name
-        })
-    };
-    // Of a node that is gone nothing says any more that its volumes are ours to attach.
-    objects.get("nodes", machine).is_some()
-        && objects.all("pods").any(|(_, pod)| {
-            let is_there = pod["spec"]["nodeName"] == machine
-                && pod["status"]["phase"] == "Running"
-                && !is_terminating(pod);
-            let created =
-                |object: &Value| object["metadata"]["creationTimestamp"].as_str().map(str::to_owned);
-            is_there
-                && claims_of(pod).iter().any(|key| {
-                    let Some((volume, object)) = names_claim(key) else { return false };
-                    let Some(claim) = objects.get("persistentvolumeclaims", key) else { return true };
-                    let is_bound = claim["status"]["phase"] == "Bound"
+            let volumes = objects.all("persistentvolumes").filter(move |(_, volume)| {
+                let reference = &volume["spec"]["claimRef"];
+                disk_of(volume).as_deref() == Some(disk)
+                    && reference["namespace"] == namespace
+                    && reference["name"] == name
+            });
+            volumes.collect::<Vec<_>>()
+        };
+        let created = |object: &Value| object["metadata"]["creationTimestamp"].as_str().map(str::to_owned);
+        let has_it = |pod: &Value, key: &str| {
+            let claim = objects.get("persistentvolumeclaims", key);
+            of_claim(key).into_iter().any(|(volume, object)| {
+                let is_bound = claim.is_some_and(|claim| {
+                    claim["status"]["phase"] == "Bound"
                         && claim["spec"]["volumeName"] == volume
-                        && object["spec"]["claimRef"]["uid"] == uid(claim);
-                    is_bound || created(claim) > created(pod)
-                })
-        })
+                        && object["spec"]["claimRef"]["uid"] == uid(claim)
+                });
+                let is_older = claim.is_none_or(|claim| created(claim) > created(pod));
+                is_bound || is_older && attached.is_some_and(|source| source == volume)
+            })
+        };
+        // Of a node that is gone nothing says any more that its volumes are ours to attach.
+        objects.get("nodes", machine).is_some()
+            && objects.all("pods").any(|(_, pod)| {
+                let is_there = pod["spec"]["nodeName"] == machine
+                    && pod["status"]["phase"] == "Running"
+                    && !is_terminating(pod);
+                is_there && claims_of(pod).iter().any(|key| has_it(pod, key))
+            })
+    }
 }

@@ -15,6 +15,7 @@ mod why;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -45,7 +46,7 @@ impl fmt::Display for Fault {
 /// All that the judges find.
 pub fn judge(record: &Record) -> Vec<Fault> {
     let mut faults = goods(record);
-    faults.extend(promises(record));
+    faults.extend(promises(record, &Timeline::of(record)));
     faults
 }
 
@@ -68,10 +69,16 @@ pub fn goods(record: &Record) -> Vec<Fault> {
 }
 
 /// Today's promises, by who wrote: only what the daemon's own requests and writes did.
-fn promises(record: &Record) -> Vec<Fault> {
+fn promises(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let ours = writes::by_daemon(&record.requests);
-    let mut broken = invariants::check_requests(&record.requests);
-    broken.extend(writes::check(&record.changes, &ours));
+    let mut broken = writes::check(&record.changes, &ours);
+    // A claim's phase was under way while the daemon was frozen.
+    let thaws = |at: Instant| {
+        let frozen = record.late.iter().filter(|(begin, end)| *begin <= at && at <= *end);
+        frozen.map(|(_, end)| *end + UNDER_WAY).max().unwrap_or(at)
+    };
+    keep(&mut broken, &writes::check(&told_late(timeline, thaws), &ours), "S22");
+    broken.extend(invariants::check_requests(&record.requests));
     broken.retain(|what| !all_on::is_of_claims(what));
     broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
 }
@@ -82,8 +89,45 @@ fn history(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let ours: BTreeSet<u64> = ours.map(|moment| moment.change.revision).collect();
     let is_judged =
         |change: &Change| change.resource != "volumeattributesclasses" && ours.contains(&change.revision);
-    let broken = invariants::check_history(&record.changes, is_judged);
+    let mut broken = invariants::check_history(&record.changes, is_judged);
+    if let Some(lag) = record.script.lags.iter().max() {
+        // What a server told late excuses: what others wrote is judged as of when each server has told of it, too.
+        let told = told_late(timeline, |at| at + *lag + UNDER_WAY);
+        keep(&mut broken, &invariants::check_history(&told, is_judged), "");
+    }
     broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
+}
+
+/// So long a request is under way.
+const UNDER_WAY: Duration = Duration::from_secs(1);
+
+/// Of what begins so, only what is broken here, too.
+fn keep(broken: &mut Vec<String>, too: &[String], begins: &str) {
+    let rule_and_revision = |what: &str| {
+        let words: Vec<&str> = what.split(' ').collect();
+        words.first().zip(words.last()).map(|(first, last)| format!("{first} {last}"))
+    };
+    let is_broken_too =
+        |what: &str| too.iter().any(|other| rule_and_revision(other) == rule_and_revision(what));
+    broken.retain(|what| !what.starts_with(begins) || is_broken_too(what));
+}
+
+/// The changes in the order in which they are told of: ours as they were made, those of others by when they are told, unless
+/// we have written to the object meanwhile.
+fn told_late(timeline: &Timeline, tells: impl Fn(Instant) -> Instant) -> Vec<Change> {
+    let told = |moment: &Moment| if moment.is_ours() { moment.at } else { tells(moment.at) };
+    let mut moments: Vec<&Moment> = timeline.moments.iter().collect();
+    moments.sort_by_key(|moment| (told(moment), moment.change.revision));
+    let mut last: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    let mut changes = Vec::new();
+    for change in moments.into_iter().map(|moment| moment.change) {
+        let known = last.entry((change.resource.as_str(), change.name.as_str())).or_default();
+        if *known < change.revision {
+            *known = change.revision;
+            changes.push(change.clone());
+        }
+    }
+    changes
 }
 
 /// The changes, each with when and by whom.

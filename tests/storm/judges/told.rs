@@ -60,7 +60,15 @@ fn attached_once(timeline: &Timeline) -> Vec<Fault> {
                 if is(after) && !change.before.as_ref().is_some_and(is) {
                     let source = after["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
                     let node = after["spec"]["nodeName"].as_str().unwrap_or_default();
-                    *times.entry((node.to_owned(), source.to_owned())).or_default() += 1;
+                    // Two PersistentVolumes of one disk are attached at once.
+                    let disk = objects.get("persistentvolumes", source).and_then(disk_of);
+                    let of_disk = |(name, volume): &(&str, &Value)| {
+                        *name != source && disk.is_some() && disk_of(volume) == disk
+                    };
+                    let others = objects.all("persistentvolumes").filter(of_disk).map(|(name, _)| name);
+                    for name in others.chain([source]) {
+                        *times.entry((node.to_owned(), name.to_owned())).or_default() += 1;
+                    }
                 }
             }
             ("nodes", Some(after)) => {
@@ -218,7 +226,9 @@ fn is_attached(objects: &Objects, attachment: &str) -> bool {
 
 /// Whether a pod that is there uses a claim that is bound to that volume.
 fn wants(objects: &Objects, pod: &str, volume: &str) -> bool {
-    let pod = objects.all("pods").find(|(_, object)| uid(object) == pod && !is_terminating(object));
+    let is_done = |pod: &Value| pod["status"]["phase"] == "Succeeded" || pod["status"]["phase"] == "Failed";
+    let is_it = |object: &Value| uid(object) == pod && !is_terminating(object) && !is_done(object);
+    let pod = objects.all("pods").find(|(_, object)| is_it(object));
     let Some((volume, (_, pod))) = objects.get("persistentvolumes", volume).zip(pod) else { return false };
     claims_of(pod).iter().filter_map(|claim| objects.get("persistentvolumeclaims", claim)).any(|claim| {
         claim["spec"]["volumeName"] == volume["metadata"]["name"]
@@ -243,9 +253,7 @@ fn failed_once(record: &Record, timeline: &Timeline) -> Vec<Fault> {
             |event: &&Value| event["involvedObject"]["kind"].as_str().is_none_or(|kind| kind == "Pod");
         let Some(after) = change.after.as_ref().filter(is_of_pod) else { continue };
         let (reason, message) = (after["reason"].as_str(), after["message"].as_str().unwrap_or_default());
-        let is_judged =
-            message.starts_with("Multi-Attach error") || message.starts_with("AttachVolume.Attach failed");
-        if reason != Some("FailedAttachVolume") || !is_judged {
+        if reason == Some("SuccessfulAttachVolume") {
             continue;
         }
         let Some(before) = told.insert(change.name.as_str(), moment.at) else { continue };
@@ -282,10 +290,16 @@ fn concerns(change: &Change, names: &[&str]) -> bool {
             "persistentvolumes" if is_it(&object["metadata"]["name"]) => {
                 json!([object["metadata"]["uid"], is_terminating(object), spec, status["phase"]])
             }
-            "persistentvolumeclaims" if is_it(&spec["volumeName"]) => {
+            "persistentvolumeclaims" if is_it(&spec["volumeName"]) || is_it(&object["metadata"]["name"]) => {
                 json!([object["metadata"]["uid"], is_terminating(object), status["phase"]])
             }
-            "nodes" => json!([listed(object), in_use(object), is_ready(object), is_out_of_service(object)]),
+            "nodes" => json!([
+                listed(object),
+                in_use(object),
+                is_ready(object),
+                is_out_of_service(object),
+                is_managed(object)
+            ]),
             "pods" => json!([is_terminating(object), spec["nodeName"], status["phase"]]),
             "csidrivers" => spec.clone(),
             _ => Value::Null,

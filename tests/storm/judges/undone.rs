@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 use super::{
     Fault, Moment, Objects, Timeline,
-    calm::{BESIDE_FREE, Given, HALF_BOUND, claim_waits, given, is_given, is_left_over},
+    all_on::has_finalizer,
+    calm::{BESIDE_FREE, Given, HALF_BOUND, NOT_ASKED, claim_waits, given, is_given, is_left_over},
     claims_of, disk_of, in_use, is_of, is_terminating, listed, mounted, uid,
 };
 use crate::{
@@ -222,12 +223,21 @@ impl<'a> Watch<'a> {
         for (name, claim) in objects.all("persistentvolumeclaims").filter(|(_, claim)| !is_terminating(claim))
         {
             wrong.extend(of_claim(objects, name, claim));
-            if matches!(claim_waits(objects, name, claim), Some(BESIDE_FREE | HALF_BOUND)) {
-                wrong.insert((What::Open, name.to_owned()));
+            match claim_waits(objects, name, claim) {
+                Some(BESIDE_FREE | HALF_BOUND) => drop(wrong.insert((What::Open, name.to_owned()))),
+                Some(NOT_ASKED) => drop(wrong.insert((What::Undone(Undo::Provisioner), name.to_owned()))),
+                _ => {}
+            }
+            if self.record.script.has_all && !has_finalizer(claim, "kubernetes.io/pvc-protection") {
+                wrong.insert((What::Undone(Undo::Protection), name.to_owned()));
             }
         }
         for (name, attachment) in objects.all("volumeattachments") {
-            if is_left_over(objects, attachment) && !is_given(objects, &self.given, attachment) {
+            // What a machine had before its node was made anew stays for a minute, which a new leader begins anew (S6).
+            let node = attachment["spec"]["nodeName"].as_str().unwrap_or_default();
+            let born = |object| self.known.born.get(uid(object));
+            let is_there = objects.get("nodes", node).is_some_and(|node| born(node) < born(attachment));
+            if is_there && is_left_over(objects, attachment) && !is_given(objects, &self.given, attachment) {
                 wrong.insert((What::Undone(Undo::Deletion), name.to_owned()));
             }
         }
@@ -257,7 +267,9 @@ fn resource(what: What) -> Option<&'static str> {
         Undo::Attachment | Undo::Deletion => "volumeattachments",
         Undo::List => "nodes",
         Undo::ClaimRef | Undo::Phase => "persistentvolumes",
-        Undo::BindCompleted => "persistentvolumeclaims",
+        Undo::BindCompleted | Undo::ClaimPhase | Undo::Provisioner | Undo::Protection => {
+            "persistentvolumeclaims"
+        }
     })
 }
 
@@ -276,6 +288,9 @@ fn of_claim(objects: &Objects, name: &str, claim: &Value) -> Option<Place> {
     if reference["uid"] == uid(claim) {
         if claim["metadata"]["annotations"][BOUND].is_null() {
             return Some((What::Undone(Undo::BindCompleted), name.to_owned()));
+        }
+        if is_volume_bound && claim["status"]["phase"] == "Pending" {
+            return Some((What::Undone(Undo::ClaimPhase), name.to_owned()));
         }
         return (is_bound && !is_volume_bound).then(|| (What::Undone(Undo::Phase), volume_name.to_owned()));
     }

@@ -27,7 +27,8 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     for moment in timeline.moments.iter().take_while(is_past) {
         let Some(after) = &moment.change.after else { continue };
         let phase = |object: &Value| object["status"]["phase"].as_str().unwrap_or_default().to_owned();
-        let waits = |object: &Value| !["Bound", "Running"].contains(&phase(object).as_str());
+        let waits =
+            |object: &Value| !["Bound", "Running", "Succeeded", "Failed"].contains(&phase(object).as_str());
         match moment.change.resource.as_str() {
             "events" if moment.is_ours() => {
                 let (reason, message) = (after["reason"].as_str(), after["message"].as_str());
@@ -50,7 +51,9 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (name, pod) in objects.all("pods") {
         let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
-        let waits = pod["status"]["phase"] != "Running" && !is_terminating(pod);
+        let is_over =
+            ["Running", "Succeeded", "Failed"].iter().any(|phase| pod["status"]["phase"] == **phase);
+        let waits = !is_over && !is_terminating(pod);
         let claims = claims_of(pod);
         let is_bound = claims.iter().all(|claim| {
             let claim = objects.get("persistentvolumeclaims", claim);

@@ -9,12 +9,15 @@ use tokio::time::Instant;
 
 use super::{
     ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, DRIVERS, Fight, MANAGED, MISTYPED, NODES, PODS, VOLUMES,
-    World, driver, ready, register,
+    World, claim_spec, driver, ready, register,
 };
 use crate::{
     acts::{Act, Back, Undo},
     hands::{Hands, name},
 };
+
+const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+const DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
 
 impl World {
     /// What people do to nodes and classes, and what machines and the driver do.
@@ -109,9 +112,58 @@ impl World {
             Act::Silence { node, time } => self.silence(node, time),
             Act::FailAttach { volume, time } => self.fail(volume, time, true),
             Act::FailDetach { volume, time } => self.fail(volume, time, false),
+            _ => self.edit(act).await,
+        }
+    }
+
+    /// What people edit of volumes, classes, claims and pods.
+    async fn edit(&self, act: &Act) {
+        let hands = &self.hands;
+        match *act {
+            Act::EditPolicy { volume } => {
+                let Some(volume) = self.volume_now(volume).await else { return };
+                let is_kept = volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain";
+                let policy = if is_kept { "Delete" } else { "Retain" };
+                let body = json!({ "spec": { "persistentVolumeReclaimPolicy": policy } });
+                hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
+            }
+            Act::SwapDefault { class } => {
+                let path = format!("{CLASSES}/{}", CLASS_NAMES[class]);
+                let Some(object) = hands.get(&path).await else { return };
+                let is_default = object["metadata"]["annotations"][DEFAULT] == "true";
+                let body = json!({ "metadata": { "annotations": { DEFAULT: (!is_default).to_string() } } });
+                hands.patch(&path, &body).await;
+            }
+            Act::MakeClassless { claim } => {
+                hands.remove(&self.claim(claim)).await;
+                let mut object = json!({ "metadata": { "name": self.claims[claim] }, "spec": claim_spec(0) });
+                object["spec"]["storageClassName"] = Value::Null;
+                hands.create(CLAIMS, &object).await;
+            }
+            Act::CompletePod { pod, fails } => self.complete_pod(pod, fails).await,
             // The rest is the daemon's, and played where it is.
             _ => {}
         }
+    }
+
+    /// Its containers have ended, and are not started again.
+    async fn complete_pod(&self, pod: usize, fails: bool) {
+        let mut pods = self.hands.list(PODS).await;
+        pods.retain(|pod| {
+            pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
+        });
+        if pods.is_empty() {
+            return;
+        }
+        let pod = &pods[pod % pods.len()];
+        let mut statuses = pod["status"]["containerStatuses"].clone();
+        for status in statuses.as_array_mut().into_iter().flatten() {
+            let ended = json!({ "exitCode": i32::from(fails), "reason": "Completed" });
+            (status["ready"], status["state"]) = (false.into(), json!({ "terminated": ended }));
+        }
+        let phase = if fails { "Failed" } else { "Succeeded" };
+        let body = json!({ "status": { "phase": phase, "containerStatuses": statuses } });
+        self.hands.patch(&format!("{PODS}/{}/status", name(pod)), &body).await;
     }
 
     async fn make_attachment(&self, volume: usize, node: usize, is_misnamed: bool) {
@@ -227,14 +279,14 @@ fn list_of(undo: Undo) -> &'static str {
     match undo {
         Undo::Attachment | Undo::Deletion => ATTACHMENTS,
         Undo::List => NODES,
-        Undo::BindCompleted => CLAIMS,
+        Undo::BindCompleted | Undo::ClaimPhase | Undo::Provisioner | Undo::Protection => CLAIMS,
         Undo::ClaimRef | Undo::Phase => VOLUMES,
     }
 }
 
 /// The key of an object of which it is undone.
 fn key_of(undo: Undo, name: &str) -> String {
-    if undo == Undo::BindCompleted { format!("default/{name}") } else { name.to_owned() }
+    if list_of(undo) == CLAIMS { format!("default/{name}") } else { name.to_owned() }
 }
 
 /// The object, among those that are there.
@@ -286,6 +338,17 @@ async fn stubborn(hands: Hands, undo: Undo, chosen: String) {
             }
             Undo::Phase if object["status"]["phase"] == "Bound" => {
                 hands.patch(&format!("{path}/status"), &json!({ "status": { "phase": "Available" } })).await;
+            }
+            Undo::ClaimPhase if object["status"]["phase"] == "Bound" => {
+                hands.patch(&format!("{path}/status"), &json!({ "status": { "phase": "Pending" } })).await;
+            }
+            Undo::Provisioner if !object["metadata"]["annotations"][PROVISIONER].is_null() => {
+                let none =
+                    json!({ PROVISIONER: null, "volume.beta.kubernetes.io/storage-provisioner": null });
+                hands.patch(&path, &json!({ "metadata": { "annotations": none } })).await;
+            }
+            Undo::Protection if !object["metadata"]["finalizers"].is_null() => {
+                hands.patch(&path, &json!({ "metadata": { "finalizers": null } })).await;
             }
             _ => {}
         }

@@ -187,9 +187,9 @@ impl ActualState {
     /// Whether the end of the volume's attachment, which no pod needs, would take another volume from the node: the
     /// PersistentVolume that it names leads to that one now, which is attached or mounted there, too, and a driver goes by that
     /// name. In a circle of such volumes only what is `wanted` or in use is kept, so that none waits for itself. While there is
-    /// no such PersistentVolume, one that comes may lead to any that had the name: those wanted or in use are kept, as are those of them that
-    /// are [one disk](VolumeId::is_one_disk) with it, which the end of each takes. A use that is `overruled`, as on a node that is
-    /// off, keeps nothing, and of two in use neither waits for the other.
+    /// no such PersistentVolume, one that comes may lead to any that had the name: those wanted or in use are kept, as are those
+    /// of them that are [one disk](VolumeId::is_one_disk) with it, which the end of each takes. A use that is `overruled`, as on
+    /// a node that is off, keeps nothing, and of two in use neither waits for the other.
     pub(crate) fn is_beside_another(
         &self,
         volume: &VolumeId,

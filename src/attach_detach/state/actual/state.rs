@@ -20,7 +20,7 @@ use litemap::LiteMap;
 use super::{
     identification::AttachmentIdentity,
     node::NodeState,
-    node_volume::{Mount, NodeVolume},
+    node_volume::{Mount, NodeVolume, WhyRead},
     unidentified::Unidentified,
 };
 use crate::attach_detach::{
@@ -192,7 +192,9 @@ impl ActualState {
             if !is_idle || self.nodes.get(name).is_some_and(reports) {
                 continue;
             }
-            state.nodes.remove(name);
+            if let Some(WhyRead::NameTaken(taken)) = state.nodes.remove(name).and_then(|it| it.why_read) {
+                self.taken.remove(&taken);
+            }
             gone.push(name.clone());
             if let Some(node_state) = self.nodes.get_mut(name) {
                 node_state.volumes.remove(volume);

@@ -231,6 +231,19 @@ fn a_node_that_is_gone_is_forgotten_with_its_last_volume() {
 }
 
 #[test]
+fn who_waits_for_a_name_is_forgotten_with_its_last_pod() {
+    let (volume, node) = node_volume();
+    let name = volume.attachment_name(&node);
+    let mut actual = ActualState::default();
+    actual.node_volume_mut(&volume, &node).why_read = Some(WhyRead::NameTaken(name.clone()));
+    actual.taken.insert(name, (volume.clone(), node.clone()));
+    actual.prune(&volume, &[node.clone()].into(), |_| true);
+    assert_eq!(actual.taken.len(), 1, "a pod wants it");
+    actual.prune(&volume, &[node].into(), |_| false);
+    assert!(actual.taken.is_empty());
+}
+
+#[test]
 fn s12_an_attachment_of_another_name_holds_its_volume_but_is_not_ours() {
     let (volume, node) = (VolumeId::csi(&DriverName::from("d"), "h"), NodeName::from("n1"));
     let name = AttachmentName::from("va-e2e-1");

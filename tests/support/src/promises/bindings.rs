@@ -151,7 +151,17 @@ pub fn broken(known: &impl Known, write: Write<'_>) -> Vec<String> {
         };
         allowed.iter().any(is_it)
     };
-    let others = changed.iter().filter(|pointer| !is_allowed(pointer));
+    // Where the protection of claims is switched on, it puts back its own finalizer, and takes it off.
+    let of_protection = |pointer: &&String| {
+        let others = |claim: &Value| {
+            let all = claim["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+            all.into_iter().filter(|name| name != "kubernetes.io/pvc-protection").collect::<Vec<_>>()
+        };
+        write.kind == Kind::Claim
+            && pointer.starts_with("/metadata/finalizers")
+            && others(write.before) == others(write.after)
+    };
+    let others = changed.iter().filter(|pointer| !is_allowed(pointer) && !of_protection(pointer));
     let rule = if is_expansion { "S51" } else { "S34" };
     broken.extend(others.map(|pointer| format!("{rule} {pointer} is not the daemon's to write")));
     broken
