@@ -112,7 +112,7 @@ pub async fn carry_out(
     }
     let mut observer = Observer::new(api, fences, Some(switcher.manager().clone()), (order.to, leave));
     let (mut nobody_rules, mut all_stand_still, mut misses) = (Pause::default(), Pause::default(), 0);
-    let (mut is_told, mut has_raised) = (false, false);
+    let mut is_told = false;
     // The last step, and since when it is the next.
     let mut last: Option<(SwitchStep, Instant)> = None;
     let end = loop {
@@ -146,7 +146,7 @@ pub async fn carry_out(
         if seen.is_by_time && !std::mem::replace(&mut is_told, true) {
             tell(words::NOT_PROVEN);
         }
-        nobody_rules.note(is_without_ruler(order.to, &seen, (&step, has_raised)), now);
+        nobody_rules.note(is_without_ruler(order.to, &seen, (&step, observer.has_raised)), now);
         all_stand_still.note(!seen.manager.leads, now);
         let since = match last {
             Some((known, since)) if known.is_same(&step) => {
@@ -186,8 +186,7 @@ pub async fn carry_out(
                     }
                     Ok(()) => {
                         misses = 0;
-                        has_raised |= *step == SwitchStep::RaiseFence;
-                        observer.was_stopped |= *step == SwitchStep::StopDaemon;
+                        observer.took(step);
                     }
                     // The next look shows what became of it.
                     Err(NoAnswer::Unknown(_) | NoAnswer::Refused(409, _)) if misses < most => {

@@ -16,7 +16,8 @@ use tokio::time::Instant;
 use super::{
     hold::{FREED, FREEING, LED_AT_STOP, LOCK, ManagerLease, holder},
     step::{
-        DaemonStanding, Direction, FenceStanding, ManagerRestart, ManagerStanding, SwitchSeen, longest_hold,
+        DaemonStanding, Direction, FenceStanding, ManagerRestart, ManagerStanding, SwitchSeen, SwitchStep,
+        longest_hold,
     },
 };
 use crate::{
@@ -113,6 +114,8 @@ pub(super) struct Observer<'a> {
     drain: DrainWord,
     /// Back: whether this run has stopped the daemon, or seen its Deployment without replicas.
     pub(super) was_stopped: bool,
+    /// Whether this run has raised the fence.
+    pub(super) has_raised: bool,
     /// None are looked for on the way over.
     unlisted: Option<Unlisted>,
 }
@@ -135,8 +138,15 @@ impl<'a> Observer<'a> {
             manager_renewals: Default::default(),
             drain: DrainWord::default(),
             was_stopped: false,
+            has_raised: false,
             unlisted: None,
         }
+    }
+
+    /// Notes a step that was done.
+    pub(super) fn took(&mut self, step: &SwitchStep) {
+        self.was_stopped |= *step == SwitchStep::StopDaemon;
+        self.has_raised |= *step == SwitchStep::RaiseFence;
     }
 
     pub(super) async fn look(&mut self) -> Result<SwitchSeen, NoAnswer> {
