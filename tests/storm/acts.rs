@@ -438,11 +438,11 @@ impl Script {
                 let act = Act::DeleteVolume { volume: rng.usize(..6), by_force: false };
                 script.steps.push(Step { pause: Duration::from_millis(1), act, kill: None });
             }
-            let later: [(&mut Rng, fn(&mut Rng) -> Act); 2] =
-                [(more, Self::act_drawn_later), (latest, Self::act_drawn_last)];
-            for (rng, draw) in
-                later.into_iter().filter_map(|(rng, draw)| (rng.u8(..10) == 0).then_some((rng, draw)))
-            {
+            let draws: [fn(&mut Rng) -> Act; 2] = [Self::act_drawn_later, Self::act_drawn_last];
+            for (rng, draw) in [&mut *more, &mut *latest].into_iter().zip(draws) {
+                if rng.u8(..10) != 0 {
+                    continue;
+                }
                 let act = draw(rng);
                 let kill =
                     (!lives && rng.bool()).then(|| Kill { write: rng.usize(1..4), point: rng.usize(..3) });
