@@ -40,9 +40,10 @@ impl AttachDetach {
         for unresolved in found {
             let pod = desired_pod.and_then(|desired_pod| waiting(desired_pod, unresolved, known));
             let reason = AttachDetachReason::Unresolved(unresolved.why.clone());
-            self.outbox.reports.push(match pod {
-                Some(_) => Report::of(key(unresolved), reason),
-                None => Report::gone(key(unresolved)),
+            self.outbox.reports.push(if pod.is_some() || !is_ours(&unresolved.why) {
+                Report::of(key(unresolved), reason)
+            } else {
+                Report::gone(key(unresolved))
             });
             let events = pod.and_then(|pod| event(&pod, unresolved)).into_iter().collect();
             let patience = EventPatience { waits: vec![key(unresolved)], lasts: patience(&unresolved.why) };
@@ -68,11 +69,14 @@ fn waiting(desired: &DesiredPod, unresolved: &Unresolved, known: Known<'_>) -> O
     (is_waiting && is_without).then_some(pod)
 }
 
+/// If not, its kubelet attaches.
+fn is_ours(why: &WhyUnresolved) -> bool {
+    !matches!(why, WhyUnresolved::NodeNotManaged(_))
+}
+
 /// The event that holds of the volume that the pod waits for.
 fn event(pod: &Pod, Unresolved { pod_volume, why }: &Unresolved) -> Option<Event> {
-    // If not, its kubelet attaches.
-    let is_ours = !matches!(why, WhyUnresolved::NodeNotManaged(_));
-    is_ours.then(|| Announcement::unresolved(why).event(Involved::object(pod), pod_volume, ""))
+    is_ours(why).then(|| Announcement::unresolved(why).event(Involved::object(pod), pod_volume, ""))
 }
 
 /// Whether its node has not the volume that the pod was given before. That a list has one whose VolumeAttachment is gone

@@ -26,7 +26,7 @@ use crate::controller::report::events::EventUpdate;
 
 /// So often in a row a reservation is paused for, with an answer that the next try may mend, before the volume is passed over. Of
 /// conflicts and silence the first few count for nothing.
-const TRIES: u32 = 3;
+const FAILED_TRIES: u32 = 3;
 
 /// If more fail at once, it is the server's fault, and not the volumes'.
 const MOST_FAILING: usize = 32;
@@ -211,7 +211,7 @@ impl Planner {
     fn note_failing(&mut self, op: &Op, write: &Write) {
         if let (Target::Claim(_), Some(name), Some(known)) = (&op.subject, &op.volume, op.known)
             && write.kind == WriteKind::ReserveVolume
-            && self.attempt(&op.subject) > TRIES
+            && self.attempt(&op.subject) > FAILED_TRIES
         {
             if self.state.failing.len() >= MOST_FAILING {
                 self.state.failing.clear();

@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// How far the clock of whoever renews a lease may be behind that of the API server. A successor takes less time, too.
-const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(30);
+const CLOCK_SLACK: SignedDuration = SignedDuration::from_secs(30);
 
 pub(super) fn look(snapshot: &Snapshot, sidecars: &Sidecars<'_>, groups: &mut Groups<'_>) {
     default_classes(snapshot, groups);
@@ -86,7 +86,7 @@ fn ruler(snapshot: &Snapshot, case: &str, groups: &mut Groups<'_>) {
     });
     let told = match ours.map(held_until).max() {
         None => "there is no lease of mooring".to_owned(),
-        Some(Some(until)) if groups.now.duration_since(until) < CLOCKS_DIFFER => return,
+        Some(Some(until)) if groups.now.duration_since(until) < CLOCK_SLACK => return,
         Some(Some(until)) => format!("mooring's lease ran out {} ago", age::between(until, groups.now)),
         Some(None) => "mooring's lease has no holder".to_owned(),
     };
