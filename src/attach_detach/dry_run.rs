@@ -155,7 +155,7 @@ impl Outlook {
                 let outlook = self.node_volume(&key.volume, &key.node);
                 (outlook.state, outlook.waiting) = (state, waiting);
             }
-            (AttachDetachKey::PodVolume(pod, volume), Some(AttachDetachReason::Unresolved(why))) => {
+            (AttachDetachKey::PodVolume(pod, volume), Some(AttachDetachReason::Unresolved(why, _))) => {
                 self.unresolved.insert((pod, volume), why);
             }
             (AttachDetachKey::PodVolume(pod, volume), None) => {

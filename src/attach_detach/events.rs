@@ -81,7 +81,11 @@ impl Announcement {
         other: Option<(&AttachmentName, OtherAttachment)>,
     ) -> Self {
         let how = match waiting {
-            Some(Waiting::AttachError { .. } | Waiting::WaitingForAttacher) => "is being attached to",
+            Some(
+                Waiting::AttachError { .. }
+                | Waiting::WaitingForAttacher
+                | Waiting::WaitingForVolumeAttachment,
+            ) => "is being attached to",
             _ if is_attached => "is attached to",
             _ => "is in use on",
         };

@@ -72,7 +72,9 @@ impl AttachDetach {
         let names = self.turn(volume, nodes, (exclusive.as_ref(), now));
         // 3. The verdicts.
         let desired = &self.desired;
-        let wanted = |node: &NodeName| desired.get(volume, node).is_some();
+        let withheld: BTreeSet<&NodeName> =
+            names.iter().filter(|node| self.is_withheld(volume, node)).collect();
+        let wanted = |node: &NodeName| !withheld.contains(node) && desired.get(volume, node).is_some();
         self.actual.note_undesired(volume, &names, wanted, self.clock.wall(now));
         let view = self.view(volume, &names, (exclusive.as_ref(), &unreadable), now);
         let verdicts = reconciler::plan(&view, now);
@@ -227,6 +229,7 @@ impl AttachDetach {
     fn is_withheld(&self, volume: &VolumeId, node: &NodeName) -> bool {
         let runs = |desired: &DesiredAttachment| desired.runs(&self.objects);
         self.actual.node(node).is_some_and(|state| state.withholds(volume))
+            && self.actual.node_volume(volume, node).is_some_and(|it| it.may_be_attached() && !it.is_going())
             && !self.desired.get(volume, node).is_some_and(runs)
     }
 
@@ -261,6 +264,10 @@ impl AttachDetach {
         let is_needed = verdict.forced.is_some() && self.desired.nodes(volume).is_some();
         let node_volume = self.actual.node_volume_mut(volume, node);
         let held = node_volume.may_be_attached();
+        if !held {
+            self.actual.note_nothing_attached(volume, node);
+        }
+        let node_volume = self.actual.node_volume_mut(volume, node);
         let forced = force_off_the_list(node_volume, verdict, is_needed);
         if node_volume.publish(verdict.report_as_attached, verdict.unpublishes, sent) {
             self.queue.add_node(node.clone());
@@ -314,6 +321,7 @@ impl AttachDetach {
             }
             Some(AttachStep::GiveUp(_)) => {
                 node_volume.mount = Mount::No;
+                node_volume.told.is_attached = false;
                 self.force_waits.begin();
                 self.actual.node_mut(node).is_rid_of(volume);
                 self.queue.add_on(node, self.actual.beside(volume, node));

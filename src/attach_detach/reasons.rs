@@ -152,9 +152,9 @@ pub enum AttachDetachReason {
     /// The state of a volume on a node, what it waits for, and what is measured of it.
     #[error("{}", .1.as_ref().map(ToString::to_string).unwrap_or_default())]
     NodeVolume(AttachState, Option<Waiting>, Progress),
-    /// Why a volume of a pod cannot be attached yet.
+    /// Why a volume of a pod cannot be attached yet, and whether the pod waits for it.
     #[error("{0}")]
-    Unresolved(WhyUnresolved),
+    Unresolved(WhyUnresolved, bool),
     /// A VolumeAttachment that is not ours is left alone: the volume that it holds, if that is known, and the node.
     #[error("")]
     Foreign(Option<VolumeId>, NodeName),
@@ -167,7 +167,7 @@ impl Reason for AttachDetachReason {
         match self {
             Self::NodeVolume(_, Some(waiting), _) => <&str>::from(waiting),
             Self::NodeVolume(state, None, _) => <&str>::from(state),
-            Self::Unresolved(why) => <&str>::from(why),
+            Self::Unresolved(why, _) => <&str>::from(why),
             Self::Foreign(..) => "ForeignAttachment",
         }
     }
@@ -175,15 +175,13 @@ impl Reason for AttachDetachReason {
     fn state(&self) -> &'static str {
         match self {
             Self::NodeVolume(state, ..) => <&str>::from(state),
-            Self::Unresolved(_) => <&str>::from(AttachState::Detached),
+            Self::Unresolved(..) => <&str>::from(AttachState::Detached),
             Self::Foreign(..) => "Foreign",
         }
     }
 
     fn is_settled(&self) -> bool {
-        // Where the node is not managed, its kubelet attaches.
-        let is_others = matches!(self, Self::Unresolved(WhyUnresolved::NodeNotManaged(_)));
-        is_others || matches!(self, Self::NodeVolume(_, None, _) | Self::Foreign(..))
+        matches!(self, Self::NodeVolume(_, None, _) | Self::Unresolved(_, false) | Self::Foreign(..))
     }
 
     fn is_shown_settled(&self) -> bool {
@@ -192,7 +190,7 @@ impl Reason for AttachDetachReason {
 
     /// Claims that are not bound yet are common: those lines are of level debug.
     fn is_logged(&self) -> bool {
-        !matches!(self, Self::Unresolved(_))
+        !matches!(self, Self::Unresolved(..))
     }
 
     fn until(&self, _: &WallClock) -> Option<Timestamp> {
@@ -208,7 +206,7 @@ impl Reason for AttachDetachReason {
     fn facts(&self) -> Map<String, Value> {
         let mut facts = match self {
             Self::NodeVolume(_, waiting, _) => json!(waiting),
-            Self::Unresolved(why) => json!({ "object": why.object().map(|object| object.to_string()) }),
+            Self::Unresolved(why, _) => json!({ "object": why.object().map(|object| object.to_string()) }),
             Self::Foreign(..) => Value::Null,
         };
         let mut facts = facts.as_object_mut().map(std::mem::take).unwrap_or_default();

@@ -39,7 +39,7 @@ impl AttachDetach {
         let known = Known { objects: &self.objects, desired: &self.desired, actual: &self.actual, now };
         for unresolved in found {
             let pod = desired_pod.and_then(|desired_pod| waiting(desired_pod, unresolved, known));
-            let reason = AttachDetachReason::Unresolved(unresolved.why.clone());
+            let reason = AttachDetachReason::Unresolved(unresolved.why.clone(), pod.is_some());
             self.outbox.reports.push(if pod.is_some() || !is_ours(&unresolved.why) {
                 Report::of(key(unresolved), reason)
             } else {

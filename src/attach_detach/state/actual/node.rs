@@ -3,7 +3,12 @@
 //! In: the Node, or its absence, and the time. Out: whether its volumes have to be looked at again, and
 //! which of them count as in use.
 
-use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    sync::Arc,
+    time::Duration,
+};
 
 use apiserver::kinds::{Node, NodeInfo};
 use k8s_openapi::jiff::Timestamp;
@@ -48,13 +53,20 @@ pub struct NodeState {
     /// Volumes that an earlier object of this node reported in use. A later one of the same boot starts
     /// with an empty list, which proves nothing before the kubelet has had time to fill it.
     distrusted: BTreeSet<VolumeId>,
-    /// Of these, what a machine may have mounted whose place another one has taken.
-    of_another: BTreeSet<VolumeId>,
-    /// What that machine was given, and the one that is here now was never shown: it cannot have it, and what it reports in use
-    /// announces a pod. Until the attachment is gone, which leads to the other machine.
-    withheld: BTreeSet<VolumeId>,
-    /// Whether a machine before the last one had something, too: it may have come back.
-    is_third_machine: bool,
+    /// What another machine may have that had the node's name before the one that is here now.
+    of_others: BTreeMap<VolumeId, Other>,
+}
+
+/// Of a volume that another machine may have.
+#[derive(Clone, Debug, Default)]
+struct Other {
+    /// That machine.
+    machine: NodeInfo,
+    /// Whether it may have the volume mounted: its time is not up.
+    may_have_it: bool,
+    /// Whether the node of the machine that is here now was seen without the volume, and has not listed it since: this machine
+    /// cannot have it, and what it reports in use announces a pod. That holds until the attachment is gone, which leads to the other.
+    is_withheld: bool,
 }
 
 impl NodeState {
@@ -89,25 +101,37 @@ impl NodeState {
             let (known, said) = (&mut self.machine, &node.status.node_info);
             let is_booted = is_another_boot(known, said);
             is_another_machine = is_another_machine_than(known, said);
+            let machine = if is_another_machine { known.clone() } else { NodeInfo::default() };
             learn(&mut known.boot_id, &said.boot_id);
             learn(&mut known.system_uuid, &said.system_uuid);
             learn(&mut known.machine_id, &said.machine_id);
             if is_another_machine {
-                self.is_third_machine = !(self.of_another.is_empty() && self.withheld.is_empty());
-                self.withheld.clear();
                 // The boot of one machine says nothing of another, which may be alive.
                 self.distrusted.extend(used());
-                self.of_another.clone_from(&self.distrusted);
+                // One that comes back has what it had.
+                let is_back = |other: &Other| !is_another_machine_than(&other.machine, said);
+                let own = self.of_others.extract_if(.., |_, other| is_back(other));
+                let own: BTreeSet<VolumeId> = own.map(|(volume, _)| volume).collect();
+                for volume in self.distrusted.difference(&own) {
+                    let other = self.of_others.entry(volume.clone());
+                    let other =
+                        other.or_insert_with(|| Other { machine: machine.clone(), ..Other::default() });
+                    other.may_have_it = true;
+                }
             } else if is_booted {
-                self.distrusted.clone_from(&self.of_another);
+                self.distrusted =
+                    self.of_others.iter().filter(|(_, it)| it.may_have_it).map(name_of).collect();
             } else if replaced {
                 self.distrusted.extend(used());
             }
-            let is_shown = |volume: &VolumeId| node.lists(volume.as_str()) || node.uses(volume.as_str());
-            if !self.is_third_machine {
-                self.withheld.extend(self.of_another.iter().filter(|volume| !is_shown(volume)).cloned());
-            }
-            self.withheld.retain(|volume| !node.lists(volume.as_str()));
+            // What this machine was given is its own. What a new object reports that does not list it announces a pod.
+            let is_new = is_another_machine && replaced;
+            self.of_others.retain(|volume, other| {
+                let is_listed = node.lists(volume.as_str());
+                other.is_withheld =
+                    !is_listed && (other.is_withheld || is_new || !node.uses(volume.as_str()));
+                other.may_have_it || !is_listed
+            });
         }
         self.ready_since = match (&self.node, node.filter(|node| node.is_ready())) {
             (_, None) => None,
@@ -163,13 +187,31 @@ impl NodeState {
     /// Whether the node's list says that the volume is in use, and means it. That of a node that is gone cannot be asked.
     fn shows(&self, volume: &VolumeId) -> bool {
         let node = self.node.as_ref();
-        node.is_none_or(|node| node.uses(volume.as_str()) && !self.withheld.contains(volume))
+        node.is_none_or(|node| node.uses(volume.as_str()) && !self.is_withheld(volume))
     }
 
     /// Whether what is attached here is attached to another machine than the one that has the node's name now, as far as that
     /// does not say that it has it.
     pub(in crate::attach_detach) fn withholds(&self, volume: &VolumeId) -> bool {
-        self.withheld.contains(volume) || (self.of_another.contains(volume) && !self.shows(volume))
+        self.is_withheld(volume) || (self.may_be_of_another(volume) && !self.shows(volume))
+    }
+
+    /// The volumes that it [withholds](Self::withholds).
+    pub(super) fn withheld(&self) -> BTreeSet<VolumeId> {
+        self.of_others.keys().filter(|volume| self.withholds(volume)).cloned().collect()
+    }
+
+    fn is_withheld(&self, volume: &VolumeId) -> bool {
+        self.of_others.get(volume).is_some_and(|other| other.is_withheld)
+    }
+
+    fn may_be_of_another(&self, volume: &VolumeId) -> bool {
+        self.of_others.get(volume).is_some_and(|other| other.may_have_it)
+    }
+
+    /// Notes that nothing is attached here, nor may be: what comes is of the machine that is here now.
+    pub(in crate::attach_detach) fn has_nothing_of(&mut self, volume: &VolumeId) {
+        self.of_others.remove(volume);
     }
 
     /// Why a volume that the node's list does not show counts as in use: until when, if time ends that.
@@ -182,7 +224,7 @@ impl NodeState {
         if self.shows(volume) || !self.distrusted.contains(volume) {
             return None;
         }
-        Some(if self.of_another.contains(volume) {
+        Some(if self.may_be_of_another(volume) {
             NodeDoubt::AnotherMachine(of_another(policy).and_then(until))
         } else {
             NodeDoubt::New(until(TRUST_AFTER))
@@ -197,8 +239,7 @@ impl NodeState {
     /// Notes that what an earlier object, or machine, may have had of a volume is over.
     pub(in crate::attach_detach) fn is_rid_of(&mut self, volume: &VolumeId) {
         self.distrusted.remove(volume);
-        self.of_another.remove(volume);
-        self.withheld.remove(volume);
+        self.of_others.remove(volume);
     }
 
     /// Whether there is something of which the node's list proves nothing.
@@ -208,7 +249,7 @@ impl NodeState {
 
     /// When the node's list can be believed again about anything, if it cannot now and the kubelet is well.
     pub(crate) fn trusted_at(&self, policy: &ForcePolicy) -> Option<Timestamp> {
-        let has_own = self.distrusted.len() > self.of_another.len();
+        let has_own = self.distrusted.iter().any(|volume| !self.may_be_of_another(volume));
         let patience = match self.distrusted.is_empty() {
             true => return None,
             false if has_own => TRUST_AFTER,
@@ -228,11 +269,23 @@ impl NodeState {
         let is_due =
             |patience| since.and_then(|since| since.checked_add(patience).ok()).is_some_and(|at| at <= wall);
         let (is_own_due, is_other_due) = (is_due(TRUST_AFTER), of_another(policy).is_some_and(is_due));
-        let others = &self.of_another;
-        let is_trusted = |volume: &VolumeId| if others.contains(volume) { is_other_due } else { is_own_due };
+        let others = &mut self.of_others;
+        let may_be_of_another = |volume: &VolumeId| others.get(volume).is_some_and(|other| other.may_have_it);
+        let is_trusted =
+            |volume: &VolumeId| if may_be_of_another(volume) { is_other_due } else { is_own_due };
         let trusted = self.distrusted.extract_if(.., |volume| is_trusted(volume)).collect();
-        [trusted, if is_other_due { mem::take(&mut self.of_another) } else { BTreeSet::new() }]
+        let mut given_up = BTreeSet::new();
+        for (volume, other) in others.iter_mut().filter(|_| is_other_due) {
+            if mem::take(&mut other.may_have_it) {
+                given_up.insert(volume.clone());
+            }
+        }
+        [trusted, given_up]
     }
+}
+
+fn name_of<T>((volume, _): (&VolumeId, T)) -> VolumeId {
+    volume.clone()
 }
 
 /// How long the kubelet of another machine has to be Ready. Of what the one before may have mounted it knows nothing: that is

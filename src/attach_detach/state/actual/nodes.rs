@@ -39,12 +39,14 @@ impl ActualState {
             known.iter().filter(in_use).cloned().collect()
         };
         let is_back = node.is_some() && state.node.is_none();
+        let withheld = state.withheld();
         let all = state.observe(node, used, wall);
         if state.is_over() {
             self.nodes.remove(name);
             return BTreeSet::new();
         }
         let mut touched = if all { known.clone() } else { BTreeSet::new() };
+        touched.extend(withheld.symmetric_difference(&state.withheld()).cloned());
         let entries = node.map(|node| node.status.volumes_attached.as_slice()).unwrap_or_default();
         let listed_now: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
         let in_use = node.into_iter().flat_map(|node| &node.status.volumes_in_use);
@@ -132,6 +134,13 @@ impl ActualState {
         self.nodes.iter().filter(|(_, state)| state.is_distrusted()).map(|(name, _)| name)
     }
 
+    /// Notes that nothing is attached on a node, nor may be: what comes is of the machine that is there now.
+    pub(in crate::attach_detach) fn note_nothing_attached(&mut self, volume: &VolumeId, node: &NodeName) {
+        if let Some(state) = self.nodes.get_mut(node) {
+            state.has_nothing_of(volume);
+        }
+    }
+
     /// Notes that the first pod comes that needs the volume here. What its kubelet reported in use before does not announce
     /// that pod.
     pub(in crate::attach_detach) fn note_desired(&mut self, volume: &VolumeId, node: &NodeName) {
@@ -172,9 +181,6 @@ impl ActualState {
             let node_volume = self.node_volume_mut(volume, name);
             node_volume.given_up = given_up.contains(volume) && node_volume.may_be_attached();
             node_volume.take_report(volume.kind(), node_volume.listed, in_use);
-            if !node_volume.may_be_attached() {
-                self.node_mut(name).is_rid_of(volume);
-            }
         }
         volumes
     }
