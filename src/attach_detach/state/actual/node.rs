@@ -60,12 +60,12 @@ pub struct NodeState {
 /// Of a volume that another machine may have.
 #[derive(Clone, Debug, Default)]
 struct Other {
-    /// That machine.
+    /// That machine, or the one that was seen with it last.
     machine: NodeInfo,
     /// Whether it may have the volume mounted: its time is not up.
     may_have_it: bool,
-    /// Whether the node of the machine that is here now was seen without the volume, and has not listed it since: this machine
-    /// cannot have it, and what it reports in use announces a pod. That holds until the attachment is gone, which leads to the other.
+    /// Whether the machine that is here now does not report it, or has reported it only since its node was seen not to list it: then
+    /// it cannot have it, and announces a pod. That holds until the attachment is gone, which leads to the other.
     is_withheld: bool,
 }
 
@@ -118,19 +118,24 @@ impl NodeState {
                         other.or_insert_with(|| Other { machine: machine.clone(), ..Other::default() });
                     other.may_have_it = true;
                 }
+                // It may not have reported that yet.
+                self.distrusted.extend(own);
             } else if is_booted {
                 self.distrusted =
                     self.of_others.iter().filter(|(_, it)| it.may_have_it).map(name_of).collect();
             } else if replaced {
                 self.distrusted.extend(used());
             }
-            // What this machine was given is its own. What a new object reports that does not list it announces a pod.
-            let is_new = is_another_machine && replaced;
+            // What is listed and reported is of the machine that is here now. What a new object reports that does not list it
+            // announces a pod.
+            let (is_new, machine) = (is_another_machine && replaced, &self.machine);
             self.of_others.retain(|volume, other| {
-                let is_listed = node.lists(volume.as_str());
-                other.is_withheld =
-                    !is_listed && (other.is_withheld || is_new || !node.uses(volume.as_str()));
-                other.may_have_it || !is_listed
+                let (is_listed, is_used) = (node.lists(volume.as_str()), node.uses(volume.as_str()));
+                if is_listed && is_used {
+                    other.machine.clone_from(machine);
+                }
+                other.is_withheld = !is_used || (!is_listed && (other.is_withheld || is_new));
+                other.may_have_it || other.is_withheld
             });
         }
         self.ready_since = match (&self.node, node.filter(|node| node.is_ready())) {
