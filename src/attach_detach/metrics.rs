@@ -130,7 +130,7 @@ impl AttachDetachMetrics {
                     _ => self.durations.forget(key),
                 }
             }
-            (AttachDetachKey::PodVolume(_, volume), Some(AttachDetachReason::Unresolved(why, _)))
+            (AttachDetachKey::PodVolume(_, volume), Some(AttachDetachReason::Unresolved(why, true)))
                 if before != reason.as_ref() =>
             {
                 self.unresolved.with_label_values(&[<&str>::from(why)]).inc();

@@ -24,8 +24,8 @@ use super::{
 };
 use crate::controller::report::events::EventUpdate;
 
-/// So often in a row a reservation is paused for, with an answer that the next try may mend, before the volume is passed over. Of
-/// conflicts and silence the first few count for nothing.
+/// So often in a row a claim's requests have failed when a volume is passed over whose reservation fails with an answer that the
+/// next try may mend. Of conflicts and silence the first few count for nothing.
 const FAILED_TRIES: u32 = 3;
 
 /// If more fail at once, it is the server's fault, and not the volumes'.
