@@ -209,8 +209,8 @@ impl AttachDetach {
     }
 
     /// The final state of a node that is gone counts, also if no watch event showed it: volumes that were in use
-    /// then may still be.
-    fn observe_final_state(&mut self, name: &NodeName, now: Instant) {
+    /// then may still be. It counts before a node that has its name since.
+    pub(super) fn observe_final_state(&mut self, name: &NodeName, now: Instant) {
         let wall = self.clock.wall(now);
         let desired = &self.desired;
         let wanted = |volume: &VolumeId| desired.get(volume, name).is_some();
@@ -236,6 +236,7 @@ impl AttachDetach {
     /// is proven.
     pub(super) fn node_answered(&mut self, name: &NodeName, answer: &Node, sent: Sequence, now: Instant) {
         self.objects.observe_response(answer.clone());
+        self.observe_final_state(name, now);
         let latest = self.objects.nodes.get(name);
         let mut touched = self.observe_node(name, latest.as_ref(), now);
         touched.extend(self.actual.witness(Some(answer), name, sent));

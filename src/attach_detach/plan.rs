@@ -434,6 +434,7 @@ impl AttachDetach {
     /// ours and changes no decision, but a patch that names the revision before it is refused. Believes a re-created node's
     /// list again if it is time, or sees to it that this is done in time. Returns the volumes for which something changed.
     fn catch_up(&mut self, name: &NodeName, now: Instant) -> BTreeSet<VolumeId> {
+        self.observe_final_state(name, now);
         let mut changed = BTreeSet::new();
         let revision = |node: &Node| node.metadata.resource_version;
         let known = self.actual.node(name).and_then(|state| state.node.as_deref()).map(revision);

@@ -31,7 +31,7 @@ impl AttachDetach {
         for name in self.objects.attachments.snapshot().into_keys() {
             self.refresh_attachment(&name, now);
         }
-        self.actual.distrust_younger_nodes();
+        self.actual.distrust_younger_nodes(wall);
         for (key, pod) in self.objects.pods.snapshot() {
             let attached = || self.actual.sources_on(&pod.spec.node_name);
             if let Some(given) = populator::given_before(&pod, &self.objects, attached) {

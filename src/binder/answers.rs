@@ -159,11 +159,12 @@ impl Planner {
                 }
                 self.observe_response(answer, now);
                 self.recorder.caused(&op.subject, &write.then);
-                // What a claim was given up for still explains why it is Lost.
-                if let Target::Claim(key) = &op.subject
-                    && write.kind != WriteKind::ClaimLost
-                {
-                    self.state.proofs.forget_claim(key);
+                if let Target::Claim(key) = &op.subject {
+                    self.state.tried.remove(key);
+                    // What a claim was given up for still explains why it is Lost.
+                    if write.kind != WriteKind::ClaimLost {
+                        self.state.proofs.forget_claim(key);
+                    }
                 }
                 self.retries.clear(&op.subject);
                 Then::Look
@@ -195,21 +196,22 @@ impl Planner {
         else {
             return;
         };
-        let named = || Some(self.state.objects.claims.get(key)?.spec.volume_name.clone());
-        let name = op.volume.clone().or_else(named).unwrap_or_default();
+        let Some(claim) = self.state.objects.claims.get(key) else { return };
+        let name = op.volume.clone().unwrap_or_else(|| claim.spec.volume_name.clone());
         let is_as_it_was = |volume: &PersistentVolume| {
             write.kind != WriteKind::ReserveVolume || op.known == Some(volume.metadata.resource_version)
         };
         let volume = self.state.volume(&name).filter(|volume| volume.spec.claim_ref.is_none());
         if volume.is_some_and(|volume| is_as_it_was(&volume)) {
-            self.state.unreservable.insert(name.clone());
+            self.state.note_refused(&name, &claim);
+            self.state.note_tried(key, &name);
             self.queue.offer(name, now);
         }
     }
 
     /// Notes a volume whose reservation fails again and again with an answer that the next try may mend (L15).
     fn note_failing(&mut self, op: &Op, write: &Write) {
-        if let (Target::Claim(_), Some(name), Some(known)) = (&op.subject, &op.volume, op.known)
+        if let (Target::Claim(key), Some(name), Some(known)) = (&op.subject, &op.volume, op.known)
             && write.kind == WriteKind::ReserveVolume
             && self.attempt(&op.subject) > FAILED_TRIES
         {
@@ -217,6 +219,7 @@ impl Planner {
                 self.state.failing.clear();
             }
             self.state.failing.insert(name.clone(), known);
+            self.state.note_tried(key, name);
         }
     }
 

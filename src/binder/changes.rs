@@ -214,6 +214,7 @@ impl Planner {
                 self.seeking.forget(key);
                 self.state.proofs.forget_claim(key);
                 self.state.doubts.forget(key);
+                self.state.tried.remove(key);
                 self.forget(&target, now);
                 self.plugins_changed(&ObjectRef::Claim(key.clone()), now);
             }

@@ -265,7 +265,7 @@ impl Planner {
         let mut decision = self.judge_claim(&claim, now);
         // What it names, and is not to have, it takes after those that wait for any.
         if !claim.spec.volume_name.is_empty()
-            && let Some(name) = reserved(&decision).filter(|name| self.state.unreservable.contains(name))
+            && let Some(name) = reserved(&decision).filter(|name| self.state.is_refused(name, &claim))
         {
             self.wake_candidate(&name, BTreeSet::from([key.clone()]), (now, now), plan);
             if self.state.is_busy(&name) {
@@ -323,7 +323,7 @@ impl Planner {
             // Another volume that is as good does, if there is one; one that the claim names is kept from no other (L15).
             if let (HeldBack::Undone { .. }, Some(name)) = (&why, reserved(&decision))
                 && passed_over < PASSED_OVER
-                && self.state.unreservable.insert(name.clone())
+                && self.state.note_refused(&name, claim)
             {
                 if claim.spec.volume_name.is_empty() {
                     passed_over += 1;

@@ -119,12 +119,15 @@ pub struct State {
     /// Annotations and finalizers that a webhook takes out, by the content of the write, and the revision of the object since
     /// which nobody but us has changed it: nothing waits for them.
     pub(super) stripped: BTreeMap<Target, (u64, Option<ResourceVersion>)>,
-    /// Free volumes that were not to be reserved when they were as they are: others that suit a claim come first, and a claim
-    /// that names one without ever having had it keeps it from nobody.
-    pub(super) unreservable: BTreeSet<VolumeName>,
+    /// Free volumes that were not to be reserved when they were as they are, and for which claims, by UID: others that suit come
+    /// first, and such a claim that names one without ever having had it keeps it from nobody.
+    pub(super) unreservable: BTreeMap<VolumeName, BTreeSet<Uid>>,
     /// Free volumes whose reservation has failed again and again at this revision, which may be the server's fault: others that
     /// are as good come first. They stay with the claims that name them.
     pub(super) failing: BTreeMap<VolumeName, ResourceVersion>,
+    /// Which volumes a claim has tried in vain. Each is tried once before one is tried again: what was refused to another, or
+    /// once, it may have (L15).
+    pub(super) tried: BTreeMap<ClaimKey, BTreeSet<VolumeName>>,
     /// What other binders were seen to write.
     pub writers: SecondWriters<Target>,
     /// Volumes that are recycled, deleted or made here.
@@ -225,15 +228,39 @@ impl State {
     /// that another names and would take now, if it may.
     pub fn unowned(&self, name: &VolumeName) -> Option<Arc<PersistentVolume>> {
         let volume = self.volume(name)?;
-        let is_named = || !self.unreservable.contains(name) && self.takers(&volume).next().is_some();
+        let is_named = || self.takers(&volume).any(|claim| !self.is_refused(name, &claim));
         let is_taken = volume.spec.claim_ref.is_none() && (!self.owners(name).is_empty() || is_named());
         (!is_taken).then_some(volume)
+    }
+
+    /// Whether a volume was not to be reserved for a claim.
+    pub(super) fn is_refused(&self, name: &VolumeName, claim: &PersistentVolumeClaim) -> bool {
+        self.unreservable.get(name).is_some_and(|claims| claims.contains(&claim.metadata.uid))
+    }
+
+    /// Notes that a volume was not to be reserved for a claim. Returns whether that is new.
+    pub(super) fn note_refused(&mut self, name: &VolumeName, claim: &PersistentVolumeClaim) -> bool {
+        self.unreservable.entry(name.clone()).or_default().insert(claim.metadata.uid.clone())
+    }
+
+    /// Notes which volume a claim has tried in vain. When it has tried all, it begins anew.
+    pub(super) fn note_tried(&mut self, claim: &ClaimKey, volume: &VolumeName) {
+        let tried = self.tried.entry(claim.clone()).or_default();
+        if tried.contains(volume) {
+            tried.clear();
+        }
+        tried.insert(volume.clone());
+    }
+
+    /// Whether a claim has not tried a volume in vain since it has tried all.
+    pub(super) fn is_open(&self, claim: &ClaimKey, volume: &VolumeName) -> bool {
+        self.tried.get(claim).is_none_or(|tried| !tried.contains(volume))
     }
 
     /// Whether others that are as good come before a free volume.
     pub(super) fn is_passed_over(&self, volume: &PersistentVolume) -> bool {
         let name = volume.key();
-        self.unreservable.contains(&name)
+        self.unreservable.contains_key(&name)
             || self.failing.get(&name) == Some(&volume.metadata.resource_version)
     }
 

@@ -303,3 +303,42 @@ fn s40_a_claim_that_is_gone_leaves_no_failures_behind() {
     assert!(controller.plan(now + Duration::from_secs(9)).calls.is_empty());
     assert_eq!(controller.keys.retries.failures(&key), 0);
 }
+
+#[test]
+fn l15_namespaces_whose_claims_go_all_the_time_keep_no_other_from_its_list() {
+    // A claim of "ns" waits.
+    let (objects, mut controller, mut now) = stage(false);
+    let mut number = 0;
+    let mut deletes = |controller: &mut ClaimProtection, namespace: &str, now: Instant| {
+        number += 1;
+        let mut claim = claim("");
+        (claim.metadata.namespace, claim.metadata.name) = (namespace.into(), format!("c-{number}").into());
+        objects.apply(claim.clone());
+        controller.changed([ObjectRef::Claim(claim.key())].into(), now);
+    };
+    for busy in 0..CALLS {
+        deletes(&mut controller, &format!("busy-{busy:02}"), now);
+    }
+    let mut lists = controller.plan(now).calls;
+    for _ in 0..2 * CALLS {
+        now += Duration::from_millis(1);
+        let list = lists.remove(0);
+        let Call::Users(NamespacePods(namespace), _) = &list else { panic!("{list:?}") };
+        if namespace == "ns" {
+            return;
+        }
+        // While it is listed.
+        deletes(&mut controller, namespace, now);
+        controller.answered(list, Ok(Answer::Users(BTreeSet::new())), now, 0.0);
+        let mut calls = controller.plan(now).calls;
+        while let Some(call) = calls.pop() {
+            if let Call::Users(..) = call {
+                lists.push(call);
+                continue;
+            }
+            controller.answered(call, Err(CallError::NotFound("gone".to_owned())), now, 0.0);
+            calls.extend(controller.plan(now).calls);
+        }
+    }
+    panic!("it is never listed");
+}

@@ -313,8 +313,6 @@ pub struct Script {
     pub broken: Option<usize>,
     /// How long a kubelet takes to report again what people have taken out of its report.
     pub report_after: Duration,
-    /// Whether volumes that were provisioned are made anew, as by a restore.
-    pub has_restores: bool,
     /// How late the watch caches of the API servers are, of which each request of the daemon goes to one; empty for one
     /// that is never late.
     pub lags: Vec<Duration>,
@@ -349,10 +347,7 @@ fn back(rng: &mut Rng) -> Back {
 /// The seeds of `.ci/run`, which have one server: what is late in a seed with two does not always come out the same.
 const SEEDS_OF_EVERY_RUN: u64 = 60;
 
-/// The seeds that are played for each change: they keep the acts and the world that they had.
-const FIRST_SEEDS: u64 = 60;
-
-/// What acts and worlds got last is drawn from numbers of its own again, for seeds above those.
+/// What acts and worlds got last is drawn from numbers of its own again.
 const LATEST: u64 = 0x5afe_d15c;
 
 /// In every third seed there are two servers, of which one is some seconds late.
@@ -372,7 +367,6 @@ impl Script {
         // What acts and worlds got later is drawn from numbers of its own, so that the others stay as they were.
         let more = &mut Rng::with_seed(!seed);
         let latest = &mut Rng::with_seed(seed ^ LATEST);
-        let is_late = seed > FIRST_SEEDS;
         let mut script = Self {
             seed,
             is_provisioned,
@@ -384,8 +378,7 @@ impl Script {
             has_shared: rng.u8(..4) == 0,
             has_odd_names: rng.u8(..5) == 0,
             broken: (rng.u8(..6) == 0).then(|| rng.usize(..3)),
-            report_after: Duration::from_millis(if is_late { latest.u64(..10_000) } else { 0 }),
-            has_restores: is_late,
+            report_after: Duration::from_millis(latest.u64(..10_000)),
             lags: lags(seed),
             steps: Vec::new(),
         };
@@ -446,8 +439,7 @@ impl Script {
                 script.steps.push(Step { pause: Duration::from_millis(1), act, kill: None });
             }
             let draws: [fn(&mut Rng) -> Act; 2] = [Self::act_drawn_later, Self::act_drawn_last];
-            let count = if is_late { 2 } else { 1 };
-            for (rng, draw) in [&mut *more, &mut *latest].into_iter().zip(draws).take(count) {
+            for (rng, draw) in [&mut *more, &mut *latest].into_iter().zip(draws) {
                 if rng.u8(..10) != 0 {
                     continue;
                 }

@@ -256,7 +256,7 @@ impl World {
     /// Makes a provisioned volume anew under its name, as a restore does: with its disk, or that of a snapshot; for whoever
     /// has the name of its claim, or for nobody.
     async fn restore_volume(&mut self, mut volume: Value, has_other_handle: bool, keeps_claim: bool) {
-        if volume["spec"]["csi"].is_null() || !self.script.has_restores {
+        if volume["spec"]["csi"].is_null() {
             return;
         }
         self.hands.remove(&format!("{VOLUMES}/{}", name(&volume))).await;
@@ -283,7 +283,7 @@ impl World {
         let of_claim = |name: &str| object["spec"]["volumeName"] == name;
         let volume = self.volumes.iter().position(|name| of_claim(name)).filter(|volume| *volume < 3);
         let provisioned = hands.list(VOLUMES).await.into_iter().find(|volume| of_claim(name(volume)));
-        let provisioned = provisioned.filter(|_| self.script.is_provisioned && self.script.has_restores);
+        let provisioned = provisioned.filter(|_| self.script.is_provisioned);
         let uses = |pod: &&Value| {
             pod["spec"]["nodeName"] == self.nodes[node]
                 && pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == self.claims[claim]

@@ -62,7 +62,12 @@ pub fn force(
     if !policy.on_timeout {
         return Err(Unforced::SwitchedOff);
     }
-    let patience = if object.is_some() { policy.unready } else { policy.gone };
+    let patience = match doubt {
+        // It is another machine that is not Ready: of the first one nothing is heard, as of one that is gone.
+        Some(NodeDoubt::AnotherMachine(_)) => policy.gone.max(policy.unready),
+        _ if object.is_some() => policy.unready,
+        _ => policy.gone,
+    };
     let unready_since = node.and_then(|state| state.unready_since).unwrap_or(wall);
     let undesired_since = node_volume.undesired_since.unwrap_or(wall);
     // An instant that cannot be represented is one that does not come.
@@ -202,6 +207,21 @@ mod tests {
             state.node = node.map(Arc::new);
             state.unready_since = unready.map(at);
             assert_eq!(force(&node_volume, (Some(&state), None), &policy, at(minute)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn h9_a_machine_whose_name_another_one_has_waits_as_long_as_one_that_is_gone() {
+        let node_volume = NodeVolume { undesired_since: Some(at(0)), ..NodeVolume::default() };
+        let mut state = NodeState::default();
+        state.node = Some(Arc::new(node("False", None)));
+        state.unready_since = Some(at(0));
+        let doubt = Some(NodeDoubt::AnotherMachine(None));
+        for (gone, minutes) in [(60, 60), (1, 6)] {
+            let policy = ForcePolicy { gone: Duration::from_mins(gone), ..ForcePolicy::default() };
+            let forced = |minute| force(&node_volume, (Some(&state), doubt), &policy, at(minute));
+            assert_eq!(forced(minutes - 1), Err(Unforced::Until(at(minutes))), "gone after {gone} min");
+            assert_eq!(forced(minutes), Ok(ForceReason::Timeout), "gone after {gone} min");
         }
     }
 }

@@ -71,25 +71,32 @@ fn search(
 }
 
 /// Another free volume that is as good as one that is not to be reserved (L15), or whose reservation fails each time; but not before
-/// one that people have reserved for the claim (S26).
+/// one that people have reserved for the claim (S26). Those come first that failed for nobody, then those that the claim has not
+/// tried.
 fn as_good(
     first: &PersistentVolume,
     requirements: &Requirements<'_>,
     state: &State,
 ) -> Option<Arc<PersistentVolume>> {
-    if first.spec.claim_ref.is_some() || !state.is_passed_over(first) {
+    let claim = requirements.claim.key();
+    let is_open = |it: &PersistentVolume| state.is_open(&claim, &it.key());
+    if first.spec.claim_ref.is_some() || (is_open(first) && !state.is_passed_over(first)) {
         return None;
     }
-    let is_as_good = |it: &Arc<PersistentVolume>| {
+    let is_as_good = |it: &PersistentVolume| {
         it.spec.claim_ref.is_none()
             && capacity(it) == capacity(first)
             && it.spec.access_modes == first.spec.access_modes
-            && !state.is_passed_over(it)
+            && is_open(it)
     };
-    match search(requirements, false, &|name| state.unowned(name).filter(is_as_good), state) {
-        Search::Found(other) => Some(other),
-        _ => None,
-    }
+    let find = |suits: &dyn Fn(&PersistentVolume) -> bool| {
+        let current = |name: &VolumeName| state.unowned(name).filter(|it| is_as_good(it) && suits(it));
+        match search(requirements, false, &current, state) {
+            Search::Found(other) => Some(other),
+            _ => None,
+        }
+    };
+    find(&|it| !state.is_passed_over(it)).or_else(|| find(&|_| true))
 }
 
 /// Never bound, names no volume.

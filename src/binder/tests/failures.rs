@@ -78,6 +78,68 @@ fn l15_a_volume_that_is_not_to_be_reserved_keeps_no_claim_from_another() {
     assert_eq!(again, "v1".into());
 }
 
+/// Plays for half an hour; each request is refused. Returns which volumes were tried.
+fn refusing(planner: &mut Recording, mut now: Instant) -> Vec<String> {
+    let (end, mut tried) = (now + Duration::from_mins(30), Vec::new());
+    while now < end {
+        let plan = planner.plan(now);
+        if plan.ops.is_empty() {
+            now = plan.wake_at.unwrap();
+        }
+        for op in plan.ops {
+            tried.extend(op.volume.as_ref().map(ToString::to_string));
+            planner.answered(op, Err(refused()), now, 0.0);
+        }
+    }
+    tried
+}
+
+#[test]
+fn l15_a_volume_that_was_refused_once_is_tried_again_after_the_others() {
+    let (_, mut planner) = planner(vec![volume("v1"), volume("v2"), volume("v3")], vec![claim("c")]);
+    let tried = refusing(&mut planner, Instant::now());
+    for name in ["v1", "v2", "v3"] {
+        assert!(tried.iter().filter(|it| *it == name).count() > 3, "{tried:?}");
+    }
+}
+
+#[test]
+fn l15_a_volume_that_was_refused_to_another_claim_is_tried() {
+    let (objects, mut planner) = planner(vec![volume("v1"), volume("v2")], vec![claim("z")]);
+    let mut now = Instant::now();
+    for _ in 0..2 {
+        let (op, _) = reserved(&mut planner, now);
+        planner.answered(op, Err(refused()), now, 0.0);
+        now = planner.plan(now).wake_at.unwrap();
+    }
+    objects.delete(claim("z"));
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "z")), now);
+    objects.apply(claim("y"));
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "y")), now);
+    let tried = refusing(&mut planner, now);
+    assert!(tried.contains(&"v1".to_owned()) && tried.contains(&"v2".to_owned()), "{tried:?}");
+}
+
+#[test]
+fn s26_a_volume_that_was_refused_to_another_claim_stays_with_the_one_that_names_it() {
+    let (objects, mut planner) = planner(vec![volume("v")], vec![claim("z")]);
+    let now = Instant::now();
+    let (op, _) = reserved(&mut planner, now);
+    planner.answered(op, Err(refused()), now, 0.0);
+    objects.delete(claim("z"));
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "z")), now);
+    let mut named = claim("c");
+    named.spec.volume_name = "v".into();
+    objects.apply(named);
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "c")), now);
+    let (op, _) = reserved(&mut planner, now);
+    let throttled = CallError::Throttled { message: "busy".into(), after: Duration::from_secs(1) };
+    planner.answered(op, Err(throttled), now, 0.0);
+    objects.apply(claim("d"));
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "d")), now);
+    assert!(planner.plan(now).ops.is_empty(), "another claim is given it");
+}
+
 /// What a server may answer to a write each time, although the next try may mend it.
 fn failures() -> [CallError; 3] {
     let after = Duration::from_secs(1);
@@ -149,6 +211,38 @@ fn l18_where_no_other_is_as_good_the_failure_is_told_and_it_is_tried_again() {
         assert!(tried.len() > 15, "{error}: {tried:?}");
         assert_eq!(planner.waiting(), [("RetryBackoff", 1)].into(), "{error}");
     }
+}
+
+#[test]
+fn l15_however_many_fail_each_time_the_one_that_does_not_is_found() {
+    let bad: Vec<String> = (0..40).map(|number| format!("v{number:02}")).collect();
+    let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
+    for error in failures() {
+        let volumes = bad.iter().chain([&"w"]).map(|name| volume(name)).collect();
+        let (_, mut planner) = planner(volumes, vec![claim("c")]);
+        let tried = failing(&mut planner, (&bad, &error), &mut Instant::now(), Duration::from_hours(3));
+        assert!(tried.iter().any(|(_, volume)| volume == "w"), "{error}: {tried:?}");
+    }
+}
+
+#[test]
+fn l15_what_fails_elsewhere_takes_no_volume_from_a_claim() {
+    let others: Vec<String> = (0..40).map(|number| format!("n{number:02}")).collect();
+    let mut claims = vec![claim("c")];
+    claims.extend(others.iter().map(|name| {
+        let mut claim = claim(name);
+        claim.spec.volume_name = name.as_str().into();
+        claim
+    }));
+    let names = others.iter().map(String::as_str).chain(["v1"]);
+    let bad: Vec<&str> = names.collect();
+    let volumes = bad.iter().chain([&"v2"]).map(|name| volume(name)).collect();
+    let (_, mut planner) = planner(volumes, claims);
+    planner.state.doubts = Doubts::lasting(Duration::from_secs(68));
+    let error = CallError::Unknown("500 InternalError: failed calling webhook".into());
+    let tried = failing(&mut planner, (&bad, &error), &mut Instant::now(), Duration::from_mins(30));
+    let is_c = |(who, volume): &&(String, String)| who.ends_with("/c") && volume == "v2";
+    assert!(tried.iter().any(|it| is_c(&it)), "{tried:?}");
 }
 
 #[test]

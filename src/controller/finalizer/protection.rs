@@ -35,8 +35,8 @@ pub struct Protection<K: Protected> {
     /// Of those whose finalizer was put on: how often others have taken it off again (S46).
     undone: BTreeMap<K, Undone>,
     pub(crate) users: K::Users,
-    /// Objects that wait for a list, or for the end of the one that is under way.
-    to_list: BTreeMap<ListOf<K>, BTreeSet<(K, Uid)>>,
+    /// Objects that wait for a list, or for the end of the one that is under way, and since when the first of them waits.
+    to_list: BTreeMap<ListOf<K>, (Instant, BTreeSet<(K, Uid)>)>,
     /// Lists that are under way.
     listing: BTreeSet<ListOf<K>>,
     /// Objects that nothing uses, as a live list has just shown.
@@ -83,7 +83,8 @@ impl<K: Protected> Protection<K> {
                 }
                 // 3. A live list that was asked for after the deletion was seen shows none either.
                 if let Some(list) = self.users.list_of(key).filter(|_| unused.as_ref() != Some(&meta.uid)) {
-                    self.to_list.entry(list).or_default().insert((key.clone(), meta.uid.clone()));
+                    let (_, waiting) = self.to_list.entry(list).or_insert_with(|| (now, BTreeSet::new()));
+                    waiting.insert((key.clone(), meta.uid.clone()));
                     return None;
                 }
             }
@@ -94,6 +95,12 @@ impl<K: Protected> Protection<K> {
         }
         let request = patch(K::Object::path(key), meta, K::FINALIZER, step);
         Some(Call::Patch(key.clone(), step, request))
+    }
+
+    /// What is listed next: no list keeps another waiting for ever (L15).
+    fn next_list(&self) -> Option<ListOf<K>> {
+        let waiting = self.to_list.iter().filter(|(list, _)| !self.listing.contains(*list));
+        waiting.min_by_key(|(_, (since, _))| *since).map(|(list, _)| list.clone())
     }
 
     /// The finalizer is to be put on. Whether that has to wait, as others have taken it off at once (S46).
@@ -220,8 +227,8 @@ impl<K: Protected> Controller for Protection<K> {
         }
         // What lists have shown is used first, as it gets old.
         while self.keys.has_room(self.listing.len())
-            && let Some(list) = self.to_list.keys().find(|list| !self.listing.contains(*list)).cloned()
-            && let Some(waiting) = self.to_list.remove(&list)
+            && let Some(list) = self.next_list()
+            && let Some((_, waiting)) = self.to_list.remove(&list)
         {
             self.listing.insert(list.clone());
             calls.push(Call::Users(list, waiting.into_iter().collect()));

@@ -237,7 +237,15 @@ fn is_unexplained(objects: &Objects, given: &Given, entry: &Entry) -> bool {
         };
         let is_others = is_left_over(objects, attachment) && is_given(objects, given, attachment);
         is_about && (is_others || !is_explained(objects, attachment))
-    })
+    }) || entry.resource.starts_with("nodes") && lists_what_was_given(objects, given, &entry.name)
+}
+
+/// Whether a node lists a disk merely because a pod there was given it. No VolumeAttachment can tell the next process so of a
+/// disk that has none, as one of iSCSI, nor a claim that leads elsewhere by now.
+fn lists_what_was_given(objects: &Objects, given: &Given, name: &str) -> bool {
+    let Some(node) = objects.get("nodes", name) else { return false };
+    let nobody = |given: &Given, disk: &str| lists_for_nobody(objects, given, name, disk);
+    listed(node).iter().any(|disk| nobody(&Given::new(), disk) && !nobody(given, disk))
 }
 
 /// Whether a node reports a disk in use that its machine has mounted. Nothing less keeps the disk from others: a report may

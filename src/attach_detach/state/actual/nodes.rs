@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use apiserver::{ids::NodeName, kinds::Node};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
 use super::{
@@ -16,7 +16,10 @@ use super::{
     unpublishing::{Sequence, Unpublished, Unpublishing},
 };
 use crate::attach_detach::options::ForcePolicy;
-use crate::attach_detach::state::desired::volume_name::VolumeId;
+use crate::attach_detach::state::desired::volume_name::{VolumeId, VolumeKind};
+
+/// By this age of a node its kubelet has reported what it uses, also where clocks differ.
+const YOUNG: SignedDuration = SignedDuration::from_mins(10);
 
 impl ActualState {
     /// Takes a node as last seen, or its absence; pods are known to need there what is `wanted`. Returns the volumes
@@ -114,14 +117,24 @@ impl ActualState {
     }
 
     /// Notes which nodes were made anew since volumes were attached to them, as far as objects tell: what an
-    /// earlier object of theirs reported in use is not known.
-    pub fn distrust_younger_nodes(&mut self) {
+    /// earlier object of theirs reported in use is not known. Of what has no VolumeAttachment nothing tells since when it is
+    /// listed: there a node counts that is young.
+    pub fn distrust_younger_nodes(&mut self, wall: Timestamp) {
         for (volume, state) in &mut self.volumes {
             for (name, node_volume) in state.nodes.iter_mut() {
-                let Some(attachment) = node_volume.attachment() else { continue };
                 let Some(state) = self.nodes.get_mut(name) else { continue };
                 let made = state.node.as_ref().and_then(|node| node.metadata.creation_timestamp);
-                if made > attachment.metadata.creation_timestamp {
+                let is_younger = match node_volume.attachment() {
+                    Some(attachment) => made > attachment.metadata.creation_timestamp,
+                    None => {
+                        let is_young = made.is_some_and(|made| wall.duration_since(made) < YOUNG);
+                        is_young
+                            && volume.kind() == VolumeKind::NoOp
+                            && node_volume.listed
+                            && !node_volume.in_use
+                    }
+                };
+                if is_younger {
                     state.distrust(volume);
                     node_volume.distrust();
                 }
