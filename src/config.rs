@@ -55,7 +55,7 @@ pub struct Config {
     pub rate_limit: Option<RateLimit>,
     /// How objects are read from the API server.
     pub content_type: Accept,
-    /// Threads that run tasks; `None` means one for each core, at most 4.
+    /// Threads that run tasks.
     pub worker_threads: usize,
     /// How to serve.
     pub serving: serving::Options,

@@ -1,11 +1,10 @@
 //! mooring: attach/detach controller and PV binder for Kubernetes, as one daemon.
 //!
 //! ```text
-//!             watch              populate                 plan (pure)              execute
-//!  API server ─────▶ tables ────────────▶ state: desired ┐
-//!                                               actual   ├─▶ reconciler ─▶ calls ─▶ executor ─▶ API server
-//!                                               objects  ┘      │                     │
-//!                                                               └▶ waiting            └▶ outcomes ─▶ state
+//!             watch          changes                     plan (pure)           execute
+//!  API server ─────▶ tables ────────▶ controller: its state ─────────▶ calls ─▶ executor ─▶ API server
+//!                                          ▲                    └▶ events, reports   │
+//!                                          └─────────────── answers ◀────────────────┘
 //! ```
 //!
 //! - The crates below: [`apiserver`] (watches, tables, single requests, lease, events), [`serving`] (HTTPS),

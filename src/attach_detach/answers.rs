@@ -14,11 +14,11 @@ use super::{
     calls::{Answer, AttachmentRequest},
     controller::AttachDetach,
     facts::{Fact, Forced},
-    guard::second_writer::ActTarget,
+    guard::second_writer_role::ActTarget,
     reasons::NodeVolumeKey,
     state::{
         actual::{
-            Deletion, ForceReason, Operation, WhyRead, answered::Answered, node_requests::NodeRequests,
+            Deletion, ForceReason, Operation, WhyRead, answer_time::Answered, node_requests::NodeRequests,
             unpublishing::Sequence,
         },
         desired::volume_name::VolumeId,

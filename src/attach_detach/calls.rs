@@ -10,7 +10,7 @@ use apiserver::{
 use serde_json::json;
 
 use crate::attach_detach::{
-    guard::second_writer::ActTarget,
+    guard::second_writer_role::ActTarget,
     state::{
         actual::{AttachmentCall, unpublishing::Unpublished},
         desired::{AttachSource, volume_name::VolumeId},

@@ -22,7 +22,7 @@ use super::{
     facts::{Outbox, PlanFacts},
     guard::{
         force_waits::ForceWaits,
-        second_writer::{ActTarget, ROLE},
+        second_writer_role::{ActTarget, ROLE},
         unreadable::UnknownNeeds,
     },
     known::Known,
@@ -30,7 +30,7 @@ use super::{
     queue::{AT_ONCE, WorkQueue},
     reasons::{AttachDetachKey, AttachDetachReason},
     state::{
-        actual::{ActualState, answered::Answered, unpublishing::Sequence},
+        actual::{ActualState, answer_time::Answered, unpublishing::Sequence},
         desired::{DesiredState, attach_required::AttachRequired},
     },
 };

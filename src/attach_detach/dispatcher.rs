@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     calls::Call,
-    guard::second_writer::ActTarget,
+    guard::second_writer_role::ActTarget,
     state::actual::{AttachmentCall, unpublishing::Sequence},
 };
 

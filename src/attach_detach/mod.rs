@@ -8,15 +8,21 @@
 //!                            └────────────────── answers ◀───────────────────────────┘
 //! ```
 //!
-//! * [`controller`]: the state machine: its state and its entry points
-//! * `observe`: what changed objects mean for [`state::desired`] (from a pod to the nodes that must have a volume) and
-//!   [`state::actual`] (where volumes are attached or may be, and what each node's status says), which mark keys of the `queue`
-//! * `plan`: one key's turn, in steps whose order is safety; [`decide`] has its rules, which are pure
-//! * [`calls`]: requests as values; [`dispatcher`]: how many of them at once; `requests`: the executor
-//! * `answers`: what each answer means
-//! * [`guard`], `stand_off`, `take_over`: what holds writes back or outlives a restart: a second controller, waits for force
-//! * `reports`, `announce`, `unresolved`: what is reported of keys, and which events hold of them; [`reasons`], `events`: codes
-//!   and texts; [`phases`], [`metrics`], `durations`, [`backlog`]: what is measured of reports and [`facts`]
+//! | room | what is in it |
+//! |---|---|
+//! | [`controller`] | the state machine: its state and its entry points |
+//! | [`state::desired`] | which volume must be on which node, from pods |
+//! | [`state::actual`] | where volumes are attached or may be, and what each node's status says |
+//! | `observe`, `answers` | what a changed object or an answer means for both, and which keys are looked at again |
+//! | `queue`, `known` | which keys are due; what is known at one moment |
+//! | `plan` | the turn of a key, in steps whose order is safety |
+//! | [`decide`] | the rules of a turn, which are pure; in [`decide::verdict`] the codes of waits |
+//! | [`calls`], [`dispatcher`], `requests` | requests as values, how many of them at once, and the executor |
+//! | [`guard`], `stand_off`, `deletions`, `take_over` | what holds writes back or outlives a restart: another controller, waits for force, deletions that others undo |
+//! | [`reasons`], `unresolved`, `reports` | where keys stand: states, volumes of pods that are not desired and why, and what is reported of all |
+//! | `announce`, `events` | which events hold of a key, and their texts |
+//! | [`facts`], [`phases`], [`durations`], [`backlog`], [`metrics`] | what is measured |
+//! | [`options`], [`clock`] | what the operator may choose; the time |
 //!
 //! [`runner`] is all of that at run time; [`dry_run`] asks what it would do.
 

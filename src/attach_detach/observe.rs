@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::{
     controller::AttachDetach,
     facts::{Forced, Planned},
-    guard::second_writer::ActTarget,
+    guard::second_writer_role::ActTarget,
     plan::beyond_one_turn,
     queue::Key,
     reasons::NodeVolumeKey,

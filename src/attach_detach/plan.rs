@@ -27,7 +27,7 @@ use super::{
     },
     dispatcher::Room,
     facts::{Fact, Forced, Planned},
-    guard::{second_writer::ActTarget, unreadable::unreadable_on},
+    guard::{second_writer_role::ActTarget, unreadable::unreadable_on},
     queue::{AT_ONCE, Key},
     reasons::NodeVolumeKey,
     state::{

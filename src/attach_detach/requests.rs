@@ -13,7 +13,7 @@ use super::{
     calls::{Answer, AttachmentRequest, Call},
     controller::{AttachDetach, Measures},
     dispatcher::{ATTACHMENT_CALLS, NODE_CALLS},
-    guard::second_writer::ActTarget,
+    guard::second_writer_role::ActTarget,
     metrics::AttachDetachMetrics,
     reasons::{AttachDetachReason, NodeVolumeKey, Report},
     state::actual::{ActualState, unpublishing::Sequence},

@@ -21,9 +21,9 @@ use super::{
     controller::AttachDetach,
     decide::verdict::Waiting,
     facts::Fact,
-    guard::{second_writer::ActTarget, unreadable::UnknownNeeds},
+    guard::{second_writer_role::ActTarget, unreadable::UnknownNeeds},
     queue::Key,
-    state::actual::{NodeVolume, answered::Answered},
+    state::actual::{NodeVolume, answer_time::Answered},
 };
 use crate::controller::{
     report::events::EventUpdate,

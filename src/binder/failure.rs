@@ -5,7 +5,7 @@ use apiserver::{
     ids::{ClassName, Uid},
     kinds::ObjectRef,
 };
-use strum::IntoStaticStr;
+use strum::{IntoStaticStr, VariantNames};
 
 use crate::binder::calls::{Answer, Call, Op, WriteKind};
 
@@ -28,7 +28,7 @@ impl Task {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub enum FailureOutcome {
     /// The server, or a webhook or policy there, said no.

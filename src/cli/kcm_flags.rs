@@ -23,7 +23,7 @@ use Treatment::{Ignored, Obeyed, Refused};
 pub(super) const LISTED: &str = include_str!("kcm_flags.txt");
 
 /// Of the flags that are not in the table.
-const OF_OTHER_LOOPS: Treatment = Ignored("it is for a loop that stays in kube-controller-manager");
+const OF_OTHER_LOOPS: Treatment = Ignored("it is for a loop that mooring does not have, or has without it");
 
 /// The table: what is done with flags, their names with spaces between them.
 pub(super) const TREATED: &[(Treatment, &str)] = &[

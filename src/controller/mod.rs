@@ -17,11 +17,12 @@
 //! - The [`Runner`] joins both, and is the same for all: the one loop, leadership, and the end.
 //!
 //! To build a controller from: [`queue`] (keys to look at), [`retry`] (pauses after failures), [`in_doubt`] (writes
-//! without an answer), [`late`] (writes that may land late), [`report`] (where each key
-//! stands, and why: events, log, history, counters, gauges and the debug page are made of that) and [`asked`] (of which
+//! without an answer), [`late`] (writes that may land late), [`undone`] (writes that others undo), [`report`] (where each key
+//! stands, and why: events, log, history, counters, gauges and the debug page are made of that), [`reporting`] (which joins what
+//! a plan tells of these) and [`asked`] (of which
 //! only a part may be asked for), [`timers`] (how long it takes, by phase, and the trace of it), [`second_writer`] (another
 //! controller of the same objects), [`uses`] (which objects use which others), [`last_said`] (what objects said that are away
-//! for a moment). One whose turn is one look has all of its
+//! for a moment), [`in_tree`] (plugins that CSI drivers took over), [`quantity`] (sizes). One whose turn is one look has all of its
 //! keys in [`keys`], and sends with [`requests`]; one that keeps a finalizer on objects is [`finalizer`].
 //! What is common to all controllers changes here; what two controllers do differently stays with them.
 

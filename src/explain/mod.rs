@@ -10,6 +10,21 @@
 //! a [`report::Explanation`]. Everything here but [`read`] is a function of values. What a controller would do
 //! next is asked of the controllers themselves ([`crate::attach_detach::dry_run`], [`crate::binder::dry_run`]): a reason
 //! is what a decision returned, never worked out anew.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | [`subject`], [`snapshot`], [`read`] | what is asked about, what was read for it, and how it is read |
+//! | `view` | what an answer is made from: the snapshot and the dry runs |
+//! | `answer`, `links` | the answer about one object, put together from the links of its chain |
+//! | `pod`, `claim`, `volume`, `attachment`, `node`, `class`, `attributes_class` | the link of an object of each kind |
+//! | `ephemeral`, `candidates`, `provisioner`, `resize` | what a claim waits for: to be made, a volume, its provisioner, growth |
+//! | `exclusive`, `foreign`, `topology`, `running` | what a volume or pod waits for: another node, an attachment of others, a node that fits, something else |
+//! | `sidecars`, `writes` | whether a driver's side-cars run; the binder's next write |
+//! | `evidence`, `said`, `age` | what shows it: who wrote what when, what events say; times and sizes |
+//! | `table`, [`reasons`] | each reason's verdict, sentence and what to do; each reason's page |
+//! | [`report`], [`sheet`], [`page`] | the answer as values, as text, in a browser |
+//! | [`daemon`] | what the daemon adds |
+//! | [`doctor`], [`drain`], [`whatif`], [`repair`] | the answers of the other commands |
 
 mod age;
 mod answer;

@@ -35,10 +35,13 @@ use crate::{
         self, AttachDetachOptions, decide::verdict::Waiting, durations::TOTAL, phases::Phase,
         state::actual::Operation,
     },
-    binder::{self, BinderOptions, calls::WriteKind, durations::BindMode},
+    binder::{self, BinderOptions, calls::WriteKind, durations::BindMode, failure::FailureOutcome},
     build_info::BUILD,
     ephemeral::EphemeralVolumes,
-    fence::metrics::{FenceMetrics, STATES},
+    fence::{
+        controllers::Controllers,
+        metrics::{FenceMetrics, STATES},
+    },
     observe::{metrics::ObserveMetrics, mutation::MutationKind, summary::DifferenceKind},
 };
 
@@ -122,8 +125,11 @@ fn table() -> Vec<MetricRow> {
         .into_iter()
         .chain(WriteKind::VARIANTS.iter().map(<&str>::from))
         .collect();
+    let requests: Vec<&str> =
+        WriteKind::VARIANTS.iter().map(<&str>::from).chain(["read", "read_class"]).collect();
     let modes: Vec<&str> = BindMode::VARIANTS.iter().map(<&str>::from).collect();
-    let controllers = ["persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"];
+    let controllers: Vec<&str> =
+        Controllers::parse("storage").unwrap().running.iter().map(|controller| controller.name()).collect();
     vec![
         kcm("apiserver_delegated_authn_request_duration_seconds", vec![("code", status())]),
         kcm("apiserver_delegated_authn_request_total", vec![("code", status())]),
@@ -217,14 +223,17 @@ fn table() -> Vec<MetricRow> {
                 ]),
             )],
         ),
-        stable("mooring_api_requests_in_flight", vec![("subsystem", of(Requester::VARIANTS))]),
+        stable(
+            "mooring_api_requests_in_flight",
+            vec![("subsystem", of(Requester::VARIANTS) + "; other controllers are not counted")],
+        ),
         stable("mooring_attach_e2e_seconds", vec![driver(), ("phase", phases(Operation::Attach))]),
         stable("mooring_attach_overhead_seconds", vec![driver()]),
         stable("mooring_attacher_backlog", vec![driver()]),
         stable("mooring_bind_e2e_seconds", vec![("mode", of(&modes))]),
         alpha(
             "mooring_binder_failed_requests_total",
-            vec![("request", said("what for")), ("outcome", said("how it failed"))],
+            vec![("request", of(&requests)), ("outcome", of(FailureOutcome::VARIANTS))],
         ),
         MetricRow(
             "mooring_build_info",

@@ -119,14 +119,24 @@ impl Mutation {
     /// Whose it is to make.
     pub fn controller(&self) -> StorageController {
         use MutationKind as Kind;
-        match (self.kind, &self.object) {
-            (Kind::Attach | Kind::Detach | Kind::List | Kind::Unlist, _) => StorageController::AttachDetach,
-            (Kind::Protect | Kind::Unprotect, ObjectRef::Claim(_)) => StorageController::ClaimProtection,
-            (Kind::Protect | Kind::Unprotect, ObjectRef::Volume(_)) => StorageController::VolumeProtection,
-            (Kind::Protect | Kind::Unprotect, _) => StorageController::AttributesClassProtection,
-            (Kind::CreateClaim, _) => StorageController::EphemeralVolumes,
-            (Kind::AskResizer, _) => StorageController::Expander,
-            _ => StorageController::Binder,
+        match self.kind {
+            Kind::Attach | Kind::Detach | Kind::List | Kind::Unlist => StorageController::AttachDetach,
+            Kind::Protect | Kind::Unprotect => match self.object {
+                ObjectRef::Claim(_) => StorageController::ClaimProtection,
+                ObjectRef::Volume(_) => StorageController::VolumeProtection,
+                _ => StorageController::AttributesClassProtection,
+            },
+            Kind::CreateClaim => StorageController::EphemeralVolumes,
+            Kind::AskResizer => StorageController::Expander,
+            Kind::Reserve
+            | Kind::Unreserve
+            | Kind::NameVolume
+            | Kind::VolumePhase
+            | Kind::ClaimPhase
+            | Kind::AssignClass
+            | Kind::AskProvisioner
+            | Kind::Annotate
+            | Kind::DeleteVolume => StorageController::Binder,
         }
     }
 }

@@ -11,7 +11,7 @@ use apiserver::{
 };
 use mooring::attach_detach::{
     calls::{AttachmentRequest, Call},
-    guard::second_writer::ActTarget,
+    guard::second_writer_role::ActTarget,
     reasons::{AttachDetachKey, NodeVolumeKey},
 };
 use tokio::time::Instant;

@@ -95,6 +95,11 @@ fn the_index_of_reasons_is_printed_from_the_rules() {
 }
 
 #[test]
+fn the_index_of_runbooks_names_each_once() {
+    none("runbooks and their index differ", &pages::runbooks_that_the_index_does_not_name());
+}
+
+#[test]
 fn every_way_on_the_map_is_that_of_the_source() {
     none("entries are not so in the source", &ways::that_the_source_does_not_go());
 }

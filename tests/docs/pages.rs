@@ -73,6 +73,17 @@ pub fn volumes_made_again_for_anybody() -> Vec<String> {
     items.filter(|(_, item)| is_wrong(item)).map(|(file, item)| format!("{}: {item}", file.path)).collect()
 }
 
+/// Runbooks that are not in the list of their folder, or are there more than once. Links that lead nowhere are found elsewhere.
+pub fn runbooks_that_the_index_does_not_name() -> Vec<String> {
+    const RUNBOOKS: &str = "docs/runbooks/";
+    let index = files::read(&format!("{RUNBOOKS}README.md"));
+    let names = files::all().iter().filter_map(|file| file.path.strip_prefix(RUNBOOKS)?.strip_suffix(".md"));
+    let pages: Vec<&str> = names.filter(|name| *name != "README").collect();
+    assert!(pages.len() > 20, "{pages:?}");
+    let is_wrong = |name: &&str| index.matches(&format!("\n- [{name}]({name}.md)\n")).count() != 1;
+    pages.into_iter().filter(is_wrong).map(|name| format!("{RUNBOOKS}README.md: {name}")).collect()
+}
+
 /// Paragraphs, items of a list, and what a row of a table tells to do, each on one line.
 fn items(text: &str) -> Vec<String> {
     let mut items = vec![String::new()];

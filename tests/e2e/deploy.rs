@@ -114,20 +114,7 @@ async fn monitors(stage: Stage) {
     let components = ["pod-monitor", "service-monitor", "prometheus-rules", "scrape-annotations"];
     let objects = overlay(&stage, &components);
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("monitors.json");
-    let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
-    fs::write(&file, list.to_string()).unwrap();
-    let said = kubectl(
-        &stage,
-        &[
-            "apply",
-            "--server-side",
-            "--dry-run=server",
-            "--validate=strict",
-            "--force-conflicts",
-            "-f",
-            file.to_str().unwrap(),
-        ],
-    );
+    let said = dry_run(&stage, &objects, &file);
     for kind in ["podmonitor.", "servicemonitor.", "prometheusrule.", "secret/mooring-scraper"] {
         assert!(said.contains(kind), "{said}");
     }
@@ -268,34 +255,34 @@ async fn certificate(stage: Stage) {
     assert!(secret["data"]["tls.crt"].is_string() && secret["data"]["tls.key"].is_string(), "{secret:#}");
     assert_eq!(secret["metadata"]["namespace"], "mooring-system");
     let file = folder.join("all.json");
+    dry_run(&stage, &objects, &file);
+}
+
+/// What the server says to all of these, by way of a file.
+fn dry_run(stage: &Stage, objects: &[Value], file: &Path) -> String {
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
-    fs::write(&file, list.to_string()).unwrap();
-    kubectl(
-        &stage,
-        &[
-            "apply",
-            "--server-side",
-            "--dry-run=server",
-            "--validate=strict",
-            "--force-conflicts",
-            "-f",
-            file.to_str().unwrap(),
-        ],
-    );
+    fs::write(file, list.to_string()).unwrap();
+    let path = file.to_str().unwrap();
+    let strict = ["--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts"];
+    kubectl(stage, &[&["apply"][..], &strict, &["-f", path]].concat())
 }
 
 /// With the flag that docs/operating.md has for it, kube-controller-manager runs none of the controllers that mooring has, and all
 /// others.
 async fn handed_over(stage: Stage) {
     let page = include_str!("../../docs/operating.md");
-    let lists: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("--controllers=*,-")).collect();
-    let off = |list: &str| list.split(",-").map(str::to_owned).collect::<Vec<_>>();
-    let [two, seven] = [lists[0], lists[1]].map(off);
+    let flag = page.lines().find_map(|line| line.strip_prefix("--controllers=")).expect("a flag");
+    let appended = page.lines().find(|line| line.starts_with(",-")).expect("what is appended");
+    let whole = format!("{flag}{appended}");
+    let off = |list: &str| -> Vec<String> {
+        list.split(',').filter_map(|word| word.strip_prefix('-')).map(str::to_owned).collect()
+    };
+    let [two, seven] = [flag, &whole].map(off);
     let running = |names: &[String]| Controllers::parse(&names.join(",")).unwrap().running;
+    assert!(flag.starts_with("*,bootstrapsigner,tokencleaner,-"), "not kubeadm's: {flag}");
     assert_eq!(running(&two), Controllers::parse("*").unwrap().running);
     assert_eq!((seven.len(), running(&seven)), (7, Controllers::parse("storage").unwrap().running));
-    let list: Vec<String> = seven.iter().map(|name| format!("-{name}")).collect();
-    let list: Vec<&str> = ["*"].into_iter().chain(list.iter().map(String::as_str)).collect();
+    let list: Vec<&str> = whole.split(',').collect();
     let stock = stage.real().plane.controller_manager(&list, &[]);
     for name in &seven {
         let is_off = format!("controller is disabled\" controller=\"{name}\"");

@@ -7,7 +7,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 use test_support::{
     actors::{Reaction, attachment_name},
-    cluster::{DRIVER, until},
+    cluster::{Cluster, DRIVER, until},
     history::Change,
 };
 
@@ -21,15 +21,19 @@ pub fn stories() -> Vec<Story> {
     ]
 }
 
-async fn moves(stage: Stage) {
-    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
-    let _daemon = stage.daemon().await;
-    let cluster = &stage.cluster;
+async fn runs_on_the_first_of_two(cluster: &Cluster) {
     cluster.node("n1").await;
     cluster.node("n2").await;
     cluster.bound_pair("v1", "c1").await;
     cluster.pod("p1", "n1", &["c1"]).await;
     cluster.running("p1").await;
+}
+
+async fn moves(stage: Stage) {
+    let (_attacher, _kubelets) = (stage.attacher(), stage.kubelets());
+    let _daemon = stage.daemon().await;
+    let cluster = &stage.cluster;
+    runs_on_the_first_of_two(cluster).await;
 
     // The second pod comes while the first still runs.
     cluster.pod("p2", "n2", &["c1"]).await;
@@ -53,11 +57,7 @@ async fn waits_out_detach_error(stage: Stage) {
     attacher.change(|behaviour| behaviour.detach = Reaction::Fail("cannot detach now".to_owned()));
     let _daemon = stage.daemon().await;
     let cluster = &stage.cluster;
-    cluster.node("n1").await;
-    cluster.node("n2").await;
-    cluster.bound_pair("v1", "c1").await;
-    cluster.pod("p1", "n1", &["c1"]).await;
-    cluster.running("p1").await;
+    runs_on_the_first_of_two(cluster).await;
 
     cluster.pod("p2", "n2", &["c1"]).await;
     cluster.delete_pod("p1").await;

@@ -186,7 +186,7 @@ async fn same_objects(stage: Stage) {
     for (components, switches_by_flag) in [("components=[]", true), (r#"components=["fence"]"#, false)] {
         let said = notes(components);
         let (flag, command) =
-            ("--controllers=*,-persistentvolume-attach-detach", "mooring switch --to mooring");
+            ("\n  ,-persistentvolume-attach-detach-controller,", "mooring switch --to mooring");
         assert_eq!(
             (said.contains(flag), said.contains(command)),
             (switches_by_flag, !switches_by_flag),

@@ -69,6 +69,12 @@ const EVERYWHERE: &[Different] = &[
     ("claim-provisioner", "pvc/never -n shop", "Waiting WaitingForProvisioner", MADE_NOW),
     ("claim-provisioner", "sc/gone", "Healthy ProvisionerSeen", WRITTEN_NOW),
     ("claim-provisioner", "sc/never", "Healthy ProvisionerUnknown", MADE_NOW),
+    (
+        "claim-without-size",
+        "pvc/data -n shop",
+        "Blocked LostVolumeMissing",
+        "the server takes no such volume",
+    ),
     ("claims-that-grow", "pvc/begun -n shop", "Waiting Resizing", WRITTEN_NOW),
     ("claims-in-progress", "pvc/overdue -n shop", "Waiting WaitingForProvisioner", MADE_NOW),
     ("claims-in-progress", "pvc/malformed -n shop", "NotFound", NOT_TAKEN),

@@ -179,7 +179,6 @@ const UNSHOWN: &[(&str, &str)] = &[
     ("NobodyRules", "told by the doctor"),
     ("ProvisionerLimited", "told by the doctor"),
     ("HoldsOtherVolume", "between two writes"),
-    ("NoCapacity", "between two writes"),
     ("NodeStatusRefused", "known to the daemon alone: its own failures"),
     ("RestoreGrace", "known to the daemon alone"),
     ("RetryBackoff", "known to the daemon alone: its own failures"),

@@ -19,7 +19,7 @@ use mooring::{
         calls::{Answer, AttachmentRequest, Call},
         clock::Clock,
         controller::AttachDetach,
-        guard::second_writer::ActTarget,
+        guard::second_writer_role::ActTarget,
         metrics::AttachDetachMetrics,
         reasons::{AttachDetachKey, AttachDetachReason},
         state::{actual::unpublishing::Sequence, desired::volume_name::VolumeId},

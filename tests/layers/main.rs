@@ -109,7 +109,7 @@ fn imports_go_down() {
             continue;
         }
         let Some(layer) = layer_of(own) else {
-            let _ = writeln!(report, "{own}: in no layer of tests/layers.rs");
+            let _ = writeln!(report, "{own}: in no layer of tests/layers");
             continue;
         };
         for target in imports(code).into_iter().filter(|target| target != own) {

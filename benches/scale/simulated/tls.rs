@@ -5,13 +5,16 @@ use std::{convert::Infallible, net::SocketAddr, path::PathBuf, sync::Arc};
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use test_support::process::temporary_folder;
+use test_support::visitor::Authority;
 use testbed::Body;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{
     TlsAcceptor,
-    rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer},
+    rustls::{
+        ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    },
 };
 
 /// Serves over TLS. Returns the address, and the file with the certificate of its authority.
@@ -21,9 +24,7 @@ pub async fn serve<F>(
 where
     F: Future<Output = Response<Body>> + Send + 'static,
 {
-    let (acceptor, pem) = identity();
-    let certificate = temporary_folder("simulated").join("ca.crt");
-    std::fs::write(&certificate, pem).expect("write the certificate");
+    let acceptor = acceptor();
     let address = accept(move |stream| {
         let (acceptor, answer) = (acceptor.clone(), answer.clone());
         async move {
@@ -32,7 +33,7 @@ where
             }
         }
     });
-    (address.await, certificate)
+    (address.await, Authority::of_the_test().file())
 }
 
 /// Serves without TLS. Returns the address.
@@ -74,21 +75,16 @@ async fn connection<F>(
     let _ = http1::Builder::new().timer(TokioTimer::new()).serve_connection(stream, service).await;
 }
 
-/// A certificate of this machine, and the authority that vouches for it.
-fn identity() -> (TlsAcceptor, String) {
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let certificate = params.signed_by(&key, &authority).unwrap();
-    let own: &rcgen::Certificate = authority.as_ref();
-    let pem = pem::encode(&pem::Pem::new("CERTIFICATE", own.der().to_vec()));
+/// With a certificate of this machine.
+fn acceptor() -> TlsAcceptor {
+    let own = Authority::of_the_test().vouch_for_server();
+    let certificate = CertificateDer::from_pem_file(own.certificate).unwrap();
+    let key = PrivateKeyDer::from_pem_file(own.key).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
-        .with_single_cert(vec![certificate.into()], PrivateKeyDer::Pkcs8(key.serialize_der().into()))
+        .with_single_cert(vec![certificate], key)
         .unwrap();
-    (TlsAcceptor::from(Arc::new(config)), pem)
+    TlsAcceptor::from(Arc::new(config))
 }

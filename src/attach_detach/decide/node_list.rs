@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::{
         attach_detach::state::actual::{
-            answered::Answered,
+            answer_time::Answered,
             node_requests::NodeRequests,
             unpublishing::{Sequence, Unpublishing},
         },

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::{
     dispatcher::Room,
-    guard::second_writer::ActTarget,
+    guard::second_writer_role::ActTarget,
     state::{actual::ActualState, desired::volume_name::VolumeId},
 };
 use crate::{controller::queue::Queue, metrics::QueueCounts};

@@ -3,14 +3,13 @@
 //! * [`identification`]: which volume a VolumeAttachment is about
 //! * [`node`]: what is known of one node: health, volumes in use
 //! * [`node_requests`]: our requests to it
-//! * [`answered`]: when an answer came, and the pause after a failure
+//! * [`answer_time`]: when an answer came, and the pause after a failure
 //! * [`unpublishing`]: the proof that a volume is unpublished and unused, without which nothing is deleted
-//! * `node_volume`: one volume on one node, and `answers`: what answers to requests about it mean
+//! * `node_volume`: one volume on one node, and `outcomes`: what answers to requests about it mean
 //! * `state`: all volumes on all nodes; what VolumeAttachments (`attachments`, `unidentified`) and nodes (`nodes`) say of
 //!   them, and what a new leader takes over (`inheritance`)
 
-pub(crate) mod answered;
-mod answers;
+pub(crate) mod answer_time;
 mod attachments;
 pub(in crate::attach_detach) mod identification;
 mod inheritance;
@@ -18,6 +17,7 @@ pub(crate) mod node;
 pub(crate) mod node_requests;
 mod node_volume;
 mod nodes;
+mod outcomes;
 mod state;
 mod unidentified;
 pub mod unpublishing;

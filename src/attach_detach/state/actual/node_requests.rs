@@ -13,7 +13,7 @@ use apiserver::{
 };
 use tokio::time::Instant;
 
-use super::answered::Answered;
+use super::answer_time::Answered;
 use crate::controller::{in_doubt::InDoubt, retry::Retry, undone::Undone};
 
 /// Our requests to one node.

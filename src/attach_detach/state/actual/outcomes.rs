@@ -11,7 +11,7 @@ use apiserver::{
 };
 
 use super::node_volume::{Deletion, NodeVolume, Uncertain, WhyRead};
-use super::{answered::Answered, unpublishing::Unpublishing};
+use super::{answer_time::Answered, unpublishing::Unpublishing};
 use crate::controller::retry::Retry;
 
 impl NodeVolume {
