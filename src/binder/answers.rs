@@ -160,7 +160,9 @@ impl Planner {
                 self.observe_response(answer, now);
                 self.recorder.caused(&op.subject, &write.then);
                 if let Target::Claim(key) = &op.subject {
-                    self.state.tried.remove(key);
+                    if write.kind == WriteKind::ReserveVolume {
+                        self.state.tried.remove(key);
+                    }
                     // What a claim was given up for still explains why it is Lost.
                     if write.kind != WriteKind::ClaimLost {
                         self.state.proofs.forget_claim(key);
@@ -196,15 +198,18 @@ impl Planner {
         else {
             return;
         };
-        let Some(claim) = self.state.objects.claims.get(key) else { return };
+        let is_its = |claim: &Arc<PersistentVolumeClaim>| op.uid.as_ref() == Some(&claim.metadata.uid);
+        let Some(claim) = self.state.objects.claims.get(key).filter(is_its) else { return };
         let name = op.volume.clone().unwrap_or_else(|| claim.spec.volume_name.clone());
         let is_as_it_was = |volume: &PersistentVolume| {
             write.kind != WriteKind::ReserveVolume || op.known == Some(volume.metadata.resource_version)
         };
         let volume = self.state.volume(&name).filter(|volume| volume.spec.claim_ref.is_none());
-        if volume.is_some_and(|volume| is_as_it_was(&volume)) {
+        if let Some(volume) = volume.filter(|volume| is_as_it_was(volume)) {
             self.state.note_refused(&name, &claim);
-            self.state.note_tried(key, &name);
+            if claim.spec.volume_name.is_empty() {
+                self.state.note_tried(key, &name, volume.metadata.resource_version);
+            }
             self.queue.offer(name, now);
         }
     }
@@ -219,7 +224,7 @@ impl Planner {
                 self.state.failing.clear();
             }
             self.state.failing.insert(name.clone(), known);
-            self.state.note_tried(key, name);
+            self.state.note_tried(key, name, known);
         }
     }
 

@@ -323,13 +323,15 @@ impl Planner {
             // Another volume that is as good does, if there is one; one that the claim names is kept from no other (L15).
             if let (HeldBack::Undone { .. }, Some(name)) = (&why, reserved(&decision))
                 && passed_over < PASSED_OVER
-                && self.state.note_refused(&name, claim)
+                && let Some(volume) = self.state.volume(&name)
             {
-                if claim.spec.volume_name.is_empty() {
+                if self.state.note_refused(&name, claim) {
+                    self.queue.offer(name, now);
+                } else if claim.spec.volume_name.is_empty() && self.state.is_open(&key, &volume) {
+                    self.state.note_tried(&key, &name, volume.metadata.resource_version);
                     passed_over += 1;
                     continue;
                 }
-                self.queue.offer(name, now);
             }
             // What was proven is of the past when the step is taken at last.
             self.state.proofs.forget_claim(&key);

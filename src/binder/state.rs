@@ -119,15 +119,16 @@ pub struct State {
     /// Annotations and finalizers that a webhook takes out, by the content of the write, and the revision of the object since
     /// which nobody but us has changed it: nothing waits for them.
     pub(super) stripped: BTreeMap<Target, (u64, Option<ResourceVersion>)>,
-    /// Free volumes that were not to be reserved when they were as they are, and for which claims, by UID: others that suit come
-    /// first, and such a claim that names one without ever having had it keeps it from nobody.
+    /// Free volumes that were not to be reserved when they were as they are, and for which claims that name them, by UID: others
+    /// that suit come first, and such a claim that has never had the volume keeps it from nobody.
     pub(super) unreservable: BTreeMap<VolumeName, BTreeSet<Uid>>,
     /// Free volumes whose reservation has failed again and again at this revision, which may be the server's fault: others that
     /// are as good come first. They stay with the claims that name them.
     pub(super) failing: BTreeMap<VolumeName, ResourceVersion>,
-    /// Which volumes a claim has tried in vain. Each is tried once before one is tried again: what was refused to another, or
-    /// once, it may have (L15).
-    pub(super) tried: BTreeMap<ClaimKey, BTreeSet<VolumeName>>,
+    /// Which volumes a claim that names none has tried in vain, and at which revision; without one, also after a change. Each is
+    /// tried once, and once when it has changed, before others are tried again: what was refused to another, or once, it may
+    /// have (L15).
+    pub(super) tried: BTreeMap<ClaimKey, BTreeMap<VolumeName, Option<ResourceVersion>>>,
     /// What other binders were seen to write.
     pub writers: SecondWriters<Target>,
     /// Volumes that are recycled, deleted or made here.
@@ -238,23 +239,30 @@ impl State {
         self.unreservable.get(name).is_some_and(|claims| claims.contains(&claim.metadata.uid))
     }
 
-    /// Notes that a volume was not to be reserved for a claim. Returns whether that is new.
+    /// Notes that a volume was not to be reserved for a claim. Returns whether that is new for one that names it.
     pub(super) fn note_refused(&mut self, name: &VolumeName, claim: &PersistentVolumeClaim) -> bool {
-        self.unreservable.entry(name.clone()).or_default().insert(claim.metadata.uid.clone())
+        let claims = self.unreservable.entry(name.clone()).or_default();
+        claim.spec.volume_name == *name && claims.insert(claim.metadata.uid.clone())
     }
 
-    /// Notes which volume a claim has tried in vain. When it has tried all, it begins anew.
-    pub(super) fn note_tried(&mut self, claim: &ClaimKey, volume: &VolumeName) {
+    /// Notes that a claim has tried a volume in vain, as it is. When it has tried all, it begins anew.
+    pub(super) fn note_tried(&mut self, claim: &ClaimKey, volume: &VolumeName, revision: ResourceVersion) {
         let tried = self.tried.entry(claim.clone()).or_default();
-        if tried.contains(volume) {
-            tried.clear();
-        }
-        tried.insert(volume.clone());
+        let again = match tried.get(volume) {
+            Some(Some(before)) if *before != revision => None,
+            Some(_) => {
+                tried.clear();
+                Some(revision)
+            }
+            None => Some(revision),
+        };
+        tried.insert(volume.clone(), again);
     }
 
-    /// Whether a claim has not tried a volume in vain since it has tried all.
-    pub(super) fn is_open(&self, claim: &ClaimKey, volume: &VolumeName) -> bool {
-        self.tried.get(claim).is_none_or(|tried| !tried.contains(volume))
+    /// Whether a claim has not tried a volume in vain, as it is, since it has tried all.
+    pub(super) fn is_open(&self, claim: &ClaimKey, volume: &PersistentVolume) -> bool {
+        let tried = self.tried.get(claim).and_then(|tried| tried.get(&volume.key()));
+        tried.is_none_or(|at| at.is_some_and(|at| at != volume.metadata.resource_version))
     }
 
     /// Whether others that are as good come before a free volume.

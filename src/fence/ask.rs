@@ -1,11 +1,11 @@
 //! One request with JSON on both sides, with the caller's rights, for the few that the fence, `preflight`, `switch` and `repair` send.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use apiserver::{connect::ApiServer, error_chain, tables::watch::page_uri};
 use http::{HeaderValue, Method, Request, header::CONTENT_TYPE};
 use kube::Client;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json, value::RawValue};
 use thiserror::Error;
 use tokio::time::timeout;
 
@@ -91,14 +91,35 @@ pub async fn answer(
     request: Request<Vec<u8>>,
     longest: Duration,
 ) -> Result<Value, NoAnswer> {
-    match timeout(longest, client.request::<Value>(request)).await {
-        Ok(Ok(object)) => Ok(object),
+    match timeout(longest, client.request_text(request)).await {
+        Ok(Ok(text)) => serde_json::from_str(&text)
+            .or_else(|_| without_managed_fields(&text))
+            .map_err(|error| NoAnswer::Unknown(error_chain(&error))),
         Ok(Err(kube::Error::Api(status))) if status.code < 500 && status.code != 429 => {
             Err(NoAnswer::Refused(status.code, status.message))
         }
         Ok(Err(error)) => Err(NoAnswer::Unknown(error_chain(&error))),
         Err(_) => Err(NoAnswer::Unknown(format!("no answer within {longest:?}"))),
     }
+}
+
+/// An object, or a list of objects, without `managedFields`: whoever may write an object may nest them deeper than a [`Value`] may
+/// be, and is to hide nothing by that.
+fn without_managed_fields(text: &str) -> Result<Value, serde_json::Error> {
+    let mut read = Map::new();
+    for (name, raw) in serde_json::from_str::<BTreeMap<String, &RawValue>>(text)? {
+        let value = match &*name {
+            "managedFields" => continue,
+            "metadata" => without_managed_fields(raw.get())?,
+            "items" => {
+                let items = serde_json::from_str::<Vec<&RawValue>>(raw.get())?;
+                items.into_iter().map(|item| without_managed_fields(item.get())).collect::<Result<_, _>>()?
+            }
+            _ => serde_json::from_str(raw.get())?,
+        };
+        read.insert(name, value);
+    }
+    Ok(Value::Object(read))
 }
 
 /// Objects on a page of a list.
@@ -187,5 +208,24 @@ mod tests {
         each(&client, "/api/v1/nodes", |_| count += 1).await.unwrap();
         assert_eq!(count, 1);
         assert!(matches!(read(&client, "/version").await, Err(NoAnswer::Unknown(_))));
+    }
+    #[tokio::test]
+    async fn managed_fields_that_are_nested_too_deep_hide_nothing() {
+        let deep = format!("{}1{}", "{\"f:a\":".repeat(200), "}".repeat(200));
+        let list = format!(
+            r#"{{"metadata":{{"resourceVersion":"7"}},"items":[{{"metadata":{{"name":"a","managedFields":[{deep}]}}}},{{"metadata":{{"name":"b"}},"spec":{{"x":1}}}}]}}"#
+        );
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let list = list.clone().into_bytes();
+            async { Ok::<_, std::io::Error>(http::Response::new(Body::from(list))) }
+        });
+        let mut items = Vec::new();
+        let client = Client::new(service, "default");
+        each(&client, "/api/v1/pods", |item| items.push(item.clone())).await.unwrap();
+        let expected = [
+            json!({ "metadata": { "name": "a" } }),
+            json!({ "metadata": { "name": "b" }, "spec": { "x": 1 } }),
+        ];
+        assert_eq!(items, expected);
     }
 }

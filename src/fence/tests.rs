@@ -25,7 +25,7 @@ use super::{
 };
 
 const HEADER: &str = "# Printed from src/fence/policies.rs (MOORING_WRITE_DOCS=1 cargo test --lib fence). The finalizers keep a deleted fence\n\
-    # in force: see docs/adopting.md before you take them off.\n";
+    # in force: see docs/switching-cases.md before you take them off.\n";
 
 #[test]
 fn the_manifests_are_the_values() {

@@ -114,6 +114,8 @@ pub(super) struct Observer<'a> {
     drain: DrainWord,
     /// Back: whether this run has stopped the daemon, or seen its Deployment without replicas.
     pub(super) was_stopped: bool,
+    /// Whether the Deployment has had replicas in this run.
+    has_run: bool,
     /// Whether this run has raised the fence.
     pub(super) has_raised: bool,
     /// None are looked for on the way over.
@@ -138,6 +140,7 @@ impl<'a> Observer<'a> {
             manager_renewals: Default::default(),
             drain: DrainWord::default(),
             was_stopped: false,
+            has_run: false,
             has_raised: false,
             unlisted: None,
         }
@@ -167,6 +170,7 @@ impl<'a> Observer<'a> {
         let mut daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
         daemon.is_asked = drain.is_some();
         self.was_stopped |= self.fence.is_back && daemon.replicas == Some(0);
+        self.has_run |= daemon.replicas.is_some_and(|replicas| replicas > 0);
         daemon.is_restored = self.was_stopped && daemon.replicas.is_some_and(|replicas| replicas > 0);
         let identity = self.hold.as_ref().map(ManagerLease::identity);
         let is_ours = drain.as_ref().zip(identity).is_some_and(|(asks, identity)| asks.starts_with(identity));
@@ -195,8 +199,10 @@ impl<'a> Observer<'a> {
         let is_old = |known: &Unlisted| known.is_old(of, manager.held.is_some(), now);
         // Where KCM attaches, what is under way is KCM's own. Without a fence, whoever rules by flags is handed over by hand: what
         // that would attach twice is told.
-        // So it is where mooring never came to lead: that is no worse than a fail-over of KCM.
-        let is_asked_for = is_back && (attaches && daemon.has_led || daemon.rules_by_flags());
+        // So it is where mooring never came to lead: that is no worse than a fail-over of KCM. A lease that is gone may have been
+        // deleted after mooring ended.
+        let may_have_led = daemon.has_led || daemon_lease.is_null() && !self.has_run;
+        let is_asked_for = is_back && (attaches && may_have_led || daemon.rules_by_flags());
         if is_asked_for && self.unlisted.as_ref().is_none_or(is_old) {
             let volumes = unlisted(&client, self.leave).await?;
             self.unlisted = Some(Unlisted { volumes, read_at: Instant::now(), of });

@@ -47,7 +47,10 @@ async fn what_kcm_has_under_way_is_no_matter_where_mooring_does_not_run_attach_d
         (binder, "*", 1, true, true),
         (binder, "*", 0, true, false),
     ];
-    for (there, controllers, replicas, has_led, is_asked_for) in cases {
+    let cases = cases.map(|it| (it, false));
+    // Its lease is gone: it has led, or not; and the fence denies.
+    let gone = [((attach_detach, "*", 0, false, true), true), ((attach_detach, "*", 1, false, false), true)];
+    for ((there, controllers, replicas, has_led, is_asked_for), denies) in cases.into_iter().chain(gone) {
         let service = tower::service_fn(move |request: Request<Body>| async move {
             let path = request.uri().path();
             let of_it = path.ends_with(&format!("policies/{}", there.name()));
@@ -55,7 +58,14 @@ async fn what_kcm_has_under_way_is_no_matter_where_mooring_does_not_run_attach_d
             let attachment =
                 json!({ "metadata": { "name": "a" }, "spec": { "source": source, "nodeName": "n" } });
             let (code, body) = match (request.method(), path.rsplit('/').next()) {
+                (&Method::POST, _) if denies => {
+                    let message = format!("denied request: {}", there.mark());
+                    (403, json!({ "kind": "Status", "status": "Failure", "code": 403, "message": message }))
+                }
                 (&Method::POST, _) => (201, json!({})),
+                _ if denies && path.ends_with(&format!("bindings/{}", there.name())) => {
+                    (200, there.objects()[1].clone())
+                }
                 (_, Some("volumeattachments")) => (200, json!({ "items": [attachment] })),
                 _ if of_it => (200, there.objects()[0].clone()),
                 (_, Some("mooring")) if path.contains("/leases/") && has_led => {

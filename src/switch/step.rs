@@ -431,14 +431,14 @@ fn until_stopped(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     let SwitchSeen { fence, daemon, manager, unlisted, remembers, .. } = seen;
     let is_open = matches!(fence, FenceStanding::Absent { .. });
     let rules_by_flags = daemon.rules_by_flags();
-    if is_open && rules_by_flags {
-        return by_flags(unlisted);
-    }
     if daemon.is_restored {
         return SwitchStep::Stop(
             "mooring had stopped, and somebody has given the Deployment its replicas back: suspend what does that, and run this again"
                 .to_owned(),
         );
+    }
+    if is_open && rules_by_flags {
+        return by_flags(unlisted);
     }
     if is_open {
         return SwitchStep::StopDaemon;

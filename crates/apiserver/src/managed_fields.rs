@@ -6,7 +6,7 @@
 //! out (the last entry of a list, say) there is none.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 use super::ids::Uid;
 
@@ -27,7 +27,15 @@ struct Metadata {
 struct Entry {
     manager: String,
     #[serde(rename = "fieldsV1")]
-    fields: Value,
+    fields: Box<RawValue>,
+}
+
+impl Entry {
+    /// Whether it owns a field. One that is nested deeper than any object owns nothing: who writes such a thing may not keep the
+    /// other entries from being read.
+    fn owns(&self, field: &str) -> bool {
+        serde_json::from_str::<Value>(self.fields.get()).is_ok_and(|fields| fields.pointer(field).is_some())
+    }
 }
 
 /// The managers that own a field of the object with this UID, in the order of the server's entries. Nothing if that
@@ -42,7 +50,7 @@ pub fn owners(body: &[u8], uid: &Uid, field: &str) -> Result<Vec<String>, serde_
         return Ok(Vec::new());
     }
     let entries = metadata.managed_fields.into_iter();
-    let owning = entries.filter(|entry| entry.fields.pointer(field).is_some());
+    let owning = entries.filter(|entry| entry.owns(field));
     Ok(owning.map(|entry| entry.manager).collect())
 }
 
@@ -51,6 +59,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn s14_an_entry_that_is_nested_too_deep_hides_no_other() {
+        let deep = format!("{}1{}", "{\"f:a\":".repeat(200), "}".repeat(200));
+        let other = r#"{"f:status":{"f:phase":{}}}"#;
+        let body = format!(
+            r#"{{"metadata":{{"uid":"u","managedFields":[{{"manager":"a","fieldsV1":{deep}}},{{"manager":"b","fieldsV1":{other}}}]}}}}"#
+        );
+        assert_eq!(owners(body.as_bytes(), &"u".into(), "/f:status/f:phase").unwrap(), ["b"]);
+    }
 
     #[test]
     fn s14_the_owner_of_a_field_is_not_whoever_wrote_something_else() {

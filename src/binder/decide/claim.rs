@@ -79,7 +79,7 @@ fn as_good(
     state: &State,
 ) -> Option<Arc<PersistentVolume>> {
     let claim = requirements.claim.key();
-    let is_open = |it: &PersistentVolume| state.is_open(&claim, &it.key());
+    let is_open = |it: &PersistentVolume| state.is_open(&claim, it);
     if first.spec.claim_ref.is_some() || (is_open(first) && !state.is_passed_over(first)) {
         return None;
     }
@@ -143,7 +143,10 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
                 };
                 return match state.unowned(name).filter(suits) {
                     // Until it is known to be free of that one.
-                    Some(volume) if as_good(&volume, requirements, state).is_none() => {
+                    Some(volume)
+                        if as_good(&volume, requirements, state)
+                            .is_none_or(|other| other.key() == volume.key()) =>
+                    {
                         bind(&volume, claim, state)
                     }
                     _ => ClaimDecision::waiting(claim, ClaimReason::Uncertain(name.clone())),

@@ -121,6 +121,58 @@ fn l15_a_volume_that_was_refused_to_another_claim_is_tried() {
 }
 
 #[test]
+fn l15_a_volume_that_is_put_right_is_tried_before_others_that_are_as_good() {
+    let (objects, mut planner) = planner(vec![volume("v1"), volume("v2"), volume("v3")], vec![claim("c")]);
+    let mut now = Instant::now();
+    // Once in each round: one that changes all the time keeps no claim from the others.
+    for (revision, next) in [(5, "v1"), (6, "v2")] {
+        let (op, name) = reserved(&mut planner, now);
+        assert_eq!(name, "v1".into());
+        planner.answered(op, Err(refused()), now, 0.0);
+        now = planner.plan(now).wake_at.unwrap();
+        let mut right = volume("v1");
+        right.metadata.resource_version = ResourceVersion(revision);
+        objects.apply(right);
+        planner.changed(&ObjectRef::Volume("v1".into()), now);
+        if next == "v2" {
+            assert_eq!(reserved(&mut planner, now).1, next.into());
+        }
+    }
+}
+
+#[test]
+fn l16_one_volume_alone_is_tried_again_in_a_doubt_whoever_else_failed_at_it() {
+    let (_, mut planner) = planner(vec![volume("v1")], vec![claim("c"), claim("d")]);
+    planner.state.doubts = Doubts::lasting(Duration::from_secs(68));
+    let error = CallError::Unknown("500 InternalError".into());
+    let mut now = Instant::now();
+    for _ in 0..60 {
+        failing(&mut planner, (&["v1"], &error), &mut now, Duration::from_secs(10));
+        assert_eq!(planner.waiting().get("Uncertain"), None);
+    }
+}
+
+#[test]
+fn s40_claims_that_are_refused_and_go_leave_nothing_behind() {
+    let (objects, mut planner) = planner(vec![volume("v1"), volume("v2")], Vec::new());
+    let mut now = Instant::now();
+    for number in 0..20 {
+        let claim = claim(&format!("c{number}"));
+        objects.apply(claim.clone());
+        planner.changed(&ObjectRef::Claim(claim.key()), now);
+        let (op, _) = reserved(&mut planner, now);
+        planner.answered(op, Err(refused()), now, 0.0);
+        objects.delete(claim.clone());
+        planner.changed(&ObjectRef::Claim(claim.key()), now);
+        now += Duration::from_secs(1);
+        planner.plan(now);
+    }
+    let state = &planner.state;
+    let kept = state.unreservable.values().map(BTreeSet::len).sum::<usize>() + state.tried.len();
+    assert_eq!(kept, 0);
+}
+
+#[test]
 fn s26_a_volume_that_was_refused_to_another_claim_stays_with_the_one_that_names_it() {
     let (objects, mut planner) = planner(vec![volume("v")], vec![claim("z")]);
     let now = Instant::now();

@@ -288,6 +288,38 @@ fn l15_a_volume_whose_reservation_is_undone_each_time_keeps_no_claim_from_anothe
     assert_eq!(bound, [("v1", true), ("v2", false), ("v3", false)].map(|(name, late)| (name.into(), late)));
 }
 
+/// Somebody frees the first of two volumes at once, and the second one was refused once: the claim tries that one again.
+#[test]
+fn l15_a_volume_that_was_refused_once_is_tried_beside_one_whose_reservation_is_undone() {
+    let (objects, mut planner) = planner(["v1", "v2"].map(volume).to_vec(), vec![claim("c")]);
+    let (start, mut revision, mut refused) = (Instant::now(), 10, false);
+    let mut now = start;
+    while now < start + Duration::from_mins(10) {
+        let plan = planner.plan(now);
+        for op in &plan.ops {
+            revision += 2;
+            let is_first = op.call.target() == Some(&ObjectRef::Volume("v1".into()));
+            if !is_first && !refused {
+                refused = true;
+                let error = CallError::Refused { code: 403, message: "it reloads".into() };
+                planner.answered(op.clone(), Err(error), now, 0.5);
+                continue;
+            }
+            planner.answered(op.clone(), Ok(answer(&objects, op, revision)), now, 0.5);
+            if !is_first {
+                return;
+            }
+            let mut undone = PersistentVolume::clone(&objects.volumes.get(&"v1".into()).unwrap());
+            clear(&mut undone);
+            undone.metadata.resource_version = ResourceVersion(revision + 1);
+            objects.apply(undone);
+            planner.changed(&ObjectRef::Volume("v1".into()), now);
+        }
+        now = if plan.ops.is_empty() { plan.wake_at.unwrap() } else { now };
+    }
+    panic!("v2 is never tried again");
+}
+
 /// Somebody frees a volume each time that one claim has it, which names it: it goes to one that waits for any.
 #[test]
 fn l15_a_claim_that_names_a_volume_keeps_it_from_no_other_if_it_is_taken_from_it_each_time() {

@@ -237,15 +237,17 @@ fn is_unexplained(objects: &Objects, given: &Given, entry: &Entry) -> bool {
         };
         let is_others = is_left_over(objects, attachment) && is_given(objects, given, attachment);
         is_about && (is_others || !is_explained(objects, attachment))
-    }) || entry.resource.starts_with("nodes") && lists_what_was_given(objects, given, &entry.name)
+    }) || entry.resource.starts_with("nodes") && takes_off_what_was_given(objects, given, entry)
 }
 
-/// Whether a node lists a disk merely because a pod there was given it. No VolumeAttachment can tell the next process so of a
-/// disk that has none, as one of iSCSI, nor a claim that leads elsewhere by now.
-fn lists_what_was_given(objects: &Objects, given: &Given, name: &str) -> bool {
-    let Some(node) = objects.get("nodes", name) else { return false };
-    let nobody = |given: &Given, disk: &str| lists_for_nobody(objects, given, name, disk);
-    listed(node).iter().any(|disk| nobody(&Given::new(), disk) && !nobody(given, disk))
+/// Whether all that is taken off a node's list was there merely because a pod was given it. No VolumeAttachment can tell the next
+/// process so of a disk that has none, as one of iSCSI, nor a claim that leads elsewhere by now.
+fn takes_off_what_was_given(objects: &Objects, given: &Given, entry: &Entry) -> bool {
+    let Some(node) = objects.get("nodes", &entry.name) else { return false };
+    let (before, after) = (listed(node), listed(&entry.request));
+    let nobody = |given: &Given, disk: &str| lists_for_nobody(objects, given, &entry.name, disk);
+    let is_given = |disk: &&str| nobody(&Given::new(), disk) && !nobody(given, disk);
+    before != after && after.is_subset(&before) && before.difference(&after).all(is_given)
 }
 
 /// Whether a node reports a disk in use that its machine has mounted. Nothing less keeps the disk from others: a report may
