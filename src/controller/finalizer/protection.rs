@@ -26,6 +26,9 @@ use super::{
 };
 use crate::controller::{Controller, Identity, Plan, keys::Keys, undone::Undone};
 
+/// Objects that wait for one list, and since when the first of them does.
+type Waiting<K> = (Instant, BTreeSet<(K, Uid)>);
+
 /// The controller.
 #[derive(Debug, Educe)]
 #[educe(Default(bound(false)))]
@@ -35,8 +38,8 @@ pub struct Protection<K: Protected> {
     /// Of those whose finalizer was put on: how often others have taken it off again (S46).
     undone: BTreeMap<K, Undone>,
     pub(crate) users: K::Users,
-    /// Objects that wait for a list, or for the end of the one that is under way, and since when the first of them waits.
-    to_list: BTreeMap<ListOf<K>, (Instant, BTreeSet<(K, Uid)>)>,
+    /// Objects that wait for a list, or for the end of the one that is under way.
+    to_list: BTreeMap<ListOf<K>, Waiting<K>>,
     /// Lists that are under way.
     listing: BTreeSet<ListOf<K>>,
     /// Objects that nothing uses, as a live list has just shown.
