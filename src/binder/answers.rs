@@ -160,8 +160,17 @@ impl Planner {
                 self.observe_response(answer, now);
                 self.recorder.caused(&op.subject, &write.then);
                 if let Target::Claim(key) = &op.subject {
-                    if write.kind == WriteKind::ReserveVolume {
-                        self.state.tried.remove(key);
+                    match (write.kind, &op.volume, op.known) {
+                        // It is a try like others until it has come to its end: it may be reverted.
+                        (WriteKind::ReserveVolume, Some(name), Some(known))
+                            if self.state.tried.contains_key(key) =>
+                        {
+                            self.state.note_tried(key, name, known);
+                        }
+                        (WriteKind::NameVolume | WriteKind::ClaimBound, ..) => {
+                            self.state.tried.remove(key);
+                        }
+                        _ => {}
                     }
                     // What a claim was given up for still explains why it is Lost.
                     if write.kind != WriteKind::ClaimLost {

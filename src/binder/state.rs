@@ -125,10 +125,8 @@ pub struct State {
     /// Free volumes whose reservation has failed again and again at this revision, which may be the server's fault: others that
     /// are as good come first. They stay with the claims that name them.
     pub(super) failing: BTreeMap<VolumeName, ResourceVersion>,
-    /// Which volumes a claim that names none has tried in vain, and at which revision; without one, also after a change. Each is
-    /// tried once, and once when it has changed, before others are tried again: what was refused to another, or once, it may
-    /// have (L15).
-    pub(super) tried: BTreeMap<ClaimKey, BTreeMap<VolumeName, Option<ResourceVersion>>>,
+    /// What each claim that names no volume has tried in vain (L15).
+    pub(super) tried: BTreeMap<ClaimKey, Tries>,
     /// What other binders were seen to write.
     pub writers: SecondWriters<Target>,
     /// Volumes that are recycled, deleted or made here.
@@ -136,6 +134,16 @@ pub struct State {
     pub plugins: Box<dyn Plugins>,
     /// What the decisions of a plan cost.
     pub compared: Comparisons,
+}
+
+/// Which volumes a claim has tried in vain: what was refused to another, or once, it may have. Each is tried once before one is
+/// tried again; but one that has changed since may have every second try, so that who puts it right is not made to wait.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tries {
+    /// At which revision.
+    volumes: BTreeMap<VolumeName, ResourceVersion>,
+    /// The last try was one of a volume that had changed.
+    is_again: bool,
 }
 
 impl State {
@@ -248,21 +256,19 @@ impl State {
     /// Notes that a claim has tried a volume in vain, as it is. When it has tried all, it begins anew.
     pub(super) fn note_tried(&mut self, claim: &ClaimKey, volume: &VolumeName, revision: ResourceVersion) {
         let tried = self.tried.entry(claim.clone()).or_default();
-        let again = match tried.get(volume) {
-            Some(Some(before)) if *before != revision => None,
-            Some(_) => {
-                tried.clear();
-                Some(revision)
-            }
-            None => Some(revision),
-        };
-        tried.insert(volume.clone(), again);
+        let before = tried.volumes.insert(volume.clone(), revision);
+        let is_again = before.is_some_and(|before| !tried.is_again && before != revision);
+        if before.is_some() && !is_again {
+            tried.volumes = BTreeMap::from([(volume.clone(), revision)]);
+        }
+        tried.is_again = is_again;
     }
 
     /// Whether a claim has not tried a volume in vain, as it is, since it has tried all.
     pub(super) fn is_open(&self, claim: &ClaimKey, volume: &PersistentVolume) -> bool {
-        let tried = self.tried.get(claim).and_then(|tried| tried.get(&volume.key()));
-        tried.is_none_or(|at| at.is_some_and(|at| at != volume.metadata.resource_version))
+        let Some(tried) = self.tried.get(claim) else { return true };
+        let before = tried.volumes.get(&volume.key());
+        before.is_none_or(|before| !tried.is_again && *before != volume.metadata.resource_version)
     }
 
     /// Whether others that are as good come before a free volume.

@@ -79,7 +79,7 @@ pub async fn look(
 }
 
 /// When an object was made.
-fn made(object: &Value) -> Option<Timestamp> {
+pub fn made(object: &Value) -> Option<Timestamp> {
     object.pointer("/metadata/creationTimestamp")?.as_str()?.parse().ok()
 }
 

@@ -27,7 +27,7 @@ use crate::{
         arguments::{self, controllers, is_on, is_rolling, of_deployment},
         ask::{NoAnswer, client, each, read, read_if_allowed, text},
         policies::Fence,
-        probe::{hidden, look, raised},
+        probe::{hidden, look, made, raised},
         state::{FenceLook, FenceProof, FenceState, Proven},
         vigil::{DRAIN_LASTS, HEARD_WITHIN},
     },
@@ -115,7 +115,7 @@ pub(super) struct Observer<'a> {
     /// Back: whether this run has stopped the daemon, or seen its Deployment without replicas.
     pub(super) was_stopped: bool,
     /// Whether the Deployment has had replicas in this run.
-    has_run: bool,
+    pub(super) has_run: bool,
     /// Whether this run has raised the fence.
     pub(super) has_raised: bool,
     /// None are looked for on the way over.
@@ -155,7 +155,7 @@ impl<'a> Observer<'a> {
     pub(super) async fn look(&mut self) -> Result<SwitchSeen, NoAnswer> {
         let client = client(self.api)?;
         let mut look = look(self.api, self.fences, |_| {}).await;
-        let drain = look.drain.clone();
+        let (drain, raised_at) = (look.drain.clone(), look.raised);
         let is_back = self.fence.is_back;
         if is_back {
             // What refuses every probe would hide, once the fence is down, a server that still denies.
@@ -170,7 +170,10 @@ impl<'a> Observer<'a> {
         let mut daemon = DaemonStanding { leads, may_lead, ..daemon(deployment.as_ref()) };
         daemon.is_asked = drain.is_some();
         self.was_stopped |= self.fence.is_back && daemon.replicas == Some(0);
-        self.has_run |= daemon.replicas.is_some_and(|replicas| replicas > 0);
+        // A Deployment that was made after the fence may be the successor of one that led.
+        let is_older =
+            deployment.as_ref().and_then(made).zip(raised_at).is_some_and(|(made, raised)| made <= raised);
+        self.has_run |= is_older && daemon.replicas.is_some_and(|replicas| replicas > 0);
         daemon.is_restored = self.was_stopped && daemon.replicas.is_some_and(|replicas| replicas > 0);
         let identity = self.hold.as_ref().map(ManagerLease::identity);
         let is_ours = drain.as_ref().zip(identity).is_some_and(|(asks, identity)| asks.starts_with(identity));
@@ -201,7 +204,8 @@ impl<'a> Observer<'a> {
         // that would attach twice is told.
         // So it is where mooring never came to lead: that is no worse than a fail-over of KCM. A lease that is gone may have been
         // deleted after mooring ended.
-        let may_have_led = daemon.has_led || daemon_lease.is_null() && !self.has_run;
+        let has_no_lease = text(&daemon_lease, "/spec/renewTime").is_empty();
+        let may_have_led = daemon.has_led || daemon.replicas == Some(0) && has_no_lease && !self.has_run;
         let is_asked_for = is_back && (attaches && may_have_led || daemon.rules_by_flags());
         if is_asked_for && self.unlisted.as_ref().is_none_or(is_old) {
             let volumes = unlisted(&client, self.leave).await?;

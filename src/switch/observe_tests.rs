@@ -49,7 +49,11 @@ async fn what_kcm_has_under_way_is_no_matter_where_mooring_does_not_run_attach_d
     ];
     let cases = cases.map(|it| (it, false));
     // Its lease is gone: it has led, or not; and the fence denies.
-    let gone = [((attach_detach, "*", 0, false, true), true), ((attach_detach, "*", 1, false, false), true)];
+    let gone = [
+        ((attach_detach, "*", 0, false, true), true),
+        ((attach_detach, "*", 1, false, false), true),
+        ((attach_detach, "*", 2, false, false), true),
+    ];
     for ((there, controllers, replicas, has_led, is_asked_for), denies) in cases.into_iter().chain(gone) {
         let service = tower::service_fn(move |request: Request<Body>| async move {
             let path = request.uri().path();
@@ -67,7 +71,11 @@ async fn what_kcm_has_under_way_is_no_matter_where_mooring_does_not_run_attach_d
                     (200, there.objects()[1].clone())
                 }
                 (_, Some("volumeattachments")) => (200, json!({ "items": [attachment] })),
-                _ if of_it => (200, there.objects()[0].clone()),
+                _ if of_it => {
+                    let mut policy = there.objects()[0].clone();
+                    policy["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z".into();
+                    (200, policy)
+                }
                 (_, Some("mooring")) if path.contains("/leases/") && has_led => {
                     (200, json!({ "metadata": { "resourceVersion": "7" }, "spec": { "renewTime": "1" } }))
                 }
@@ -75,7 +83,13 @@ async fn what_kcm_has_under_way_is_no_matter_where_mooring_does_not_run_attach_d
                     let container =
                         json!({ "args": ["run", "--fence", format!("--controllers={controllers}")] });
                     let template = json!({ "spec": { "containers": [container] } });
-                    (200, json!({ "spec": { "replicas": replicas, "template": template } }))
+                    // One of two replicas here was made after the fence.
+                    let made = format!("2026-01-0{}T00:00:00Z", 1 + replicas);
+                    let metadata = json!({ "creationTimestamp": made });
+                    (
+                        200,
+                        json!({ "metadata": metadata, "spec": { "replicas": replicas, "template": template } }),
+                    )
                 }
                 _ => (404, json!({ "kind": "Status", "status": "Failure", "code": 404 })),
             };
@@ -91,6 +105,7 @@ async fn what_kcm_has_under_way_is_no_matter_where_mooring_does_not_run_attach_d
         assert!(!seen.daemon.is_restored, "this run has not stopped it");
         observer.was_stopped = true;
         assert_eq!(observer.look().await.unwrap().daemon.is_restored, replicas > 0);
+        assert_eq!(observer.has_run, replicas == 1, "the successor of one that led proves nothing");
         let asked_for = !seen.unlisted.is_empty();
         assert_eq!(asked_for, is_asked_for, "{} {controllers} {replicas} {has_led}", there.controller);
     }

@@ -395,6 +395,13 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             let why = format!(
                 "attached and not listed by their nodes, so that kube-controller-manager could attach them a second time: {names}"
             );
+            // It finishes nothing that it never began.
+            if !daemon.has_led {
+                return SwitchStep::Stop(format!(
+                    "{why}; mooring's lease is gone, so it cannot be told whether mooring led: run switch --to mooring --yes, and then \
+                     this again; if mooring never led, run this again with --leave for each of them"
+                ));
+            }
             // Or nobody would rule until a person acts.
             if seen.holds {
                 return SwitchStep::StartAgain(format!("{why}; mooring starts again, then run this again"));

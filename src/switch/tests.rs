@@ -380,9 +380,17 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             "it has left something under way",
             |seen| {
                 stopped(seen);
-                seen.unlisted = vec!["v1 on n1".into()];
+                (seen.unlisted, seen.daemon.has_led) = (vec!["v1 on n1".into()], true);
             },
             StartAgain("v1 on n1; mooring starts again".into()),
+        ),
+        (
+            "likewise, and its lease is gone",
+            |seen| {
+                stopped(seen);
+                seen.unlisted = vec!["v1 on n1".into()];
+            },
+            Stop("with --leave for each of them".into()),
         ),
         (
             "likewise, and without its fence it would not lead",
@@ -588,11 +596,4 @@ fn a_pause_that_would_be_too_long_is_refused_before_anything_is_stopped() {
     let order = SwitchOrder { max_pause, ..order(Direction::KubeControllerManager) };
     let seen = SwitchSeen { servers: (0, 3), ..ruled_by_mooring() };
     assert!(matches!(next(order, &seen), SwitchStep::Stop(why) if why.contains("for about 145 s")));
-}
-
-#[test]
-fn a_fence_that_is_gone_is_raised_again_before_the_way_back() {
-    let seen = SwitchSeen { fence: FenceStanding::Absent { proven: true }, ..ruled_by_mooring() };
-    let step = next(order(Direction::KubeControllerManager), &seen);
-    assert!(matches!(&step, SwitchStep::Stop(why) if why.contains("a fence that is gone")), "{step:?}");
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     is_without_ruler,
     observe::{Renewals, restart},
-    step::{Direction, FenceStanding, ManagerRestart, SwitchOrder, SwitchSeen, SwitchStep},
+    step::{Direction, FenceStanding, ManagerRestart, SwitchOrder, SwitchSeen, SwitchStep, next},
     tests::{Case, check, holding, order, ruled_by_mooring, ruled_by_the_manager, stopped},
 };
 use crate::preflight::facts::whole_server;
@@ -422,4 +422,11 @@ fn over_with_one_more_loop_nobody_runs_that_until_the_rollout_is_over() {
         let stands_still = is_without_ruler(Direction::Mooring, &seen, (&step, has_raised));
         assert_eq!(stands_still, expected, "{step:?}");
     }
+}
+
+#[test]
+fn a_fence_that_is_gone_is_raised_again_before_the_way_back() {
+    let seen = SwitchSeen { fence: FenceStanding::Absent { proven: true }, ..ruled_by_mooring() };
+    let step = next(order(Direction::KubeControllerManager), &seen);
+    assert!(matches!(&step, SwitchStep::Stop(why) if why.contains("a fence that is gone")), "{step:?}");
 }

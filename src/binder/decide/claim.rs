@@ -144,8 +144,8 @@ fn sync_open(requirements: &Requirements<'_>, state: &State) -> ClaimDecision {
                 return match state.unowned(name).filter(suits) {
                     // Until it is known to be free of that one.
                     Some(volume)
-                        if as_good(&volume, requirements, state)
-                            .is_none_or(|other| other.key() == volume.key()) =>
+                        if state.is_open(&claim.key(), &volume)
+                            || as_good(&volume, requirements, state).is_none() =>
                     {
                         bind(&volume, claim, state)
                     }

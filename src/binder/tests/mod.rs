@@ -8,6 +8,7 @@ mod matching;
 mod planning;
 mod proofs;
 mod recording;
+mod tries;
 mod undone;
 mod unreadable;
 mod waits;

@@ -1,6 +1,6 @@
 //! What another writer undoes is done again, at once and then less and less often (S46).
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use apiserver::{
     call::CallError,
@@ -318,6 +318,51 @@ fn l15_a_volume_that_was_refused_once_is_tried_beside_one_whose_reservation_is_u
         now = if plan.ops.is_empty() { plan.wake_at.unwrap() } else { now };
     }
     panic!("v2 is never tried again");
+}
+
+/// Somebody frees the first of many volumes at once and changes it later, and the last one was refused once: it is tried again.
+#[test]
+fn l15_a_volume_that_is_undone_and_changes_ends_no_round_of_a_claim() {
+    let names: Vec<String> = (1..=20).map(|number| format!("v{number:02}")).collect();
+    let volumes = names.iter().map(|name| volume(name)).collect();
+    let (objects, mut planner) = planner(volumes, vec![claim("c")]);
+    let (start, first) = (Instant::now(), VolumeName::from("v01"));
+    let (mut now, mut revision, mut refused_once) = (start, 10, false);
+    let mut changes = None;
+    let undo = |revision: u64| {
+        let mut undone = PersistentVolume::clone(&objects.volumes.get(&first).unwrap());
+        clear(&mut undone);
+        undone.metadata.resource_version = ResourceVersion(revision);
+        objects.apply(undone);
+    };
+    while now < start + Duration::from_hours(2) {
+        if changes.is_some_and(|at| at <= now) {
+            changes = None;
+            revision += 2;
+            undo(revision);
+            planner.changed(&ObjectRef::Volume(first.clone()), now);
+        }
+        let plan = planner.plan(now);
+        for op in &plan.ops {
+            revision += 2;
+            let name = op.volume.clone().unwrap();
+            if name == first {
+                planner.answered(op.clone(), Ok(answer(&objects, op, revision)), now, 0.5);
+                undo(revision + 1);
+                planner.changed(&ObjectRef::Volume(first.clone()), now);
+                changes = refused_once.then(|| now + Duration::from_secs(40));
+                continue;
+            }
+            if name == "v20".into() && mem::replace(&mut refused_once, true) {
+                return;
+            }
+            let error = CallError::Refused { code: 403, message: "no".into() };
+            planner.answered(op.clone(), Err(error), now, 0.5);
+        }
+        let next = plan.wake_at.unwrap();
+        now = if plan.ops.is_empty() { changes.map_or(next, |at| next.min(at)) } else { now };
+    }
+    panic!("the last one is never tried again");
 }
 
 /// Somebody frees a volume each time that one claim has it, which names it: it goes to one that waits for any.

@@ -27,7 +27,7 @@ use super::{
 use crate::controller::{Controller, Identity, Plan, keys::Keys, undone::Undone};
 
 /// Objects that wait for one list, and since when the first of them does.
-type Waiting<K> = (Instant, BTreeSet<(K, Uid)>);
+type WaitingForList<K> = (Instant, BTreeSet<(K, Uid)>);
 
 /// The controller.
 #[derive(Debug, Educe)]
@@ -39,7 +39,7 @@ pub struct Protection<K: Protected> {
     undone: BTreeMap<K, Undone>,
     pub(crate) users: K::Users,
     /// Objects that wait for a list, or for the end of the one that is under way.
-    to_list: BTreeMap<ListOf<K>, Waiting<K>>,
+    to_list: BTreeMap<ListOf<K>, WaitingForList<K>>,
     /// Lists that are under way.
     listing: BTreeSet<ListOf<K>>,
     /// Objects that nothing uses, as a live list has just shown.
