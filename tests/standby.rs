@@ -69,7 +69,7 @@ impl Replica {
     }
 
     fn looks(&mut self) {
-        let changes = self.changes.take_now();
+        let changes = self.changes.take();
         for change in &changes {
             self.planner.changed(change, self.now);
         }

@@ -32,6 +32,9 @@ use crate::{
     telemetry::history::History,
 };
 
+/// So many changes take some ten milliseconds.
+pub(super) const PORTION: usize = 500;
+
 /// A call with its answer.
 type AnsweredCall<C> = (<C as Controller>::Call, Result<<C as Controller>::Answer, CallError>);
 
@@ -116,6 +119,7 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
             () = shutdown.cancelled() => return,
             controller = apart(self.controller, C::load) => controller,
         };
+        self.catch_up().await;
         let mut wake_at = self.plan();
         loop {
             if wake_at.is_some_and(|at| at <= Instant::now()) {
@@ -136,7 +140,7 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
                     self.reporting.reporter.board().lead(Instant::now());
                 }
                 () = self.leadership.regained(), if self.right == Right::Suspended => self.right = Right::Lead,
-                changed = self.changes.take() => self.controller.changed(changed, Instant::now()),
+                () = self.changes.changed() => {}
                 Some(joined) = self.under_way.join_next() => self.answered(joined),
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
             }
@@ -144,6 +148,7 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
             while let Some(joined) = self.under_way.try_join_next() {
                 self.answered(joined);
             }
+            self.catch_up().await;
             wake_at = if self.right == Right::Suspended { None } else { self.plan() };
         }
         while let Some(joined) = self.under_way.join_next().await {
@@ -161,8 +166,17 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         }
     }
 
+    /// Looks at most of what has changed, if that is much, and lets others have their turn: it is after the tables were
+    /// read, or after an outage. What changes meanwhile is not waited for.
+    async fn catch_up(&mut self) {
+        for _ in 0..self.changes.count() / PORTION {
+            self.controller.changed(self.changes.take_some(PORTION), Instant::now());
+            yield_now().await;
+        }
+    }
+
     fn take_changes(&mut self) {
-        let changed = self.changes.take_now();
+        let changed = self.changes.take();
         if !changed.is_empty() {
             self.controller.changed(changed, Instant::now());
         }

@@ -19,7 +19,7 @@ use apiserver::{
 use tokio::{sync::Semaphore, task::JoinHandle, task::yield_now, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::*;
+use super::{runner::PORTION, *};
 use crate::{
     controller::finalizer::reasons::ProtectionReason,
     metrics::{Alarms, Metrics},
@@ -261,6 +261,40 @@ async fn l15_this_thread_goes_on_while_the_tables_are_read() {
             happens.extend(stage.happens().await);
         }
     }
+}
+
+/// After the tables of a large cluster were read, all that has changed meanwhile is looked at.
+#[tokio::test]
+async fn l15_this_thread_goes_on_while_much_that_changed_is_looked_at() {
+    const MANY: usize = 10 * PORTION;
+    let stage = Stage::new(&[], 0);
+    stage.is_synced();
+    let node = |number: usize| {
+        let mut node = Node::default();
+        node.metadata.name = number.to_string().as_str().into();
+        node
+    };
+    stage.objects.reset((0..MANY).map(node).collect());
+    let log = Arc::clone(&stage.log);
+    let other = tokio::spawn(async move {
+        loop {
+            log.lock().unwrap().push("another task".to_owned());
+            yield_now().await;
+        }
+    });
+    let (mut looked_at, mut largest) = (0, 0);
+    while looked_at < MANY {
+        let happens = stage.happens().await;
+        for turn in happens.split(|line| line == "another task") {
+            let counts = turn.iter().filter_map(|line| line.strip_suffix(" changed")?.parse::<usize>().ok());
+            let count = counts.sum::<usize>();
+            looked_at += count;
+            largest = largest.max(count);
+        }
+    }
+    other.abort();
+    // What is left is looked at with the plan.
+    assert!(largest <= 2 * PORTION, "{largest}");
 }
 
 #[tokio::test]

@@ -304,7 +304,7 @@ impl Default for Cluster {
 impl Cluster {
     /// The controller begins, and leads. What it reports of that is no turn of its own.
     pub fn begin(&mut self) {
-        let _listed = self.changes.take_now();
+        let _listed = self.changes.take();
         self.controller.load(self.now);
         self.controller.lead(self.now);
         let learnt = self.controller.unplanned().unwrap();
@@ -316,7 +316,7 @@ impl Cluster {
 
     /// What is sent in one turn of the controller; `None` if there was none to make.
     pub fn turn(&mut self) -> Option<Vec<(Sequence, Call)>> {
-        let changed = self.changes.take_now();
+        let changed = self.changes.take();
         let is_time = self.controller.wake_at().is_some_and(|at| at <= self.now);
         if changed.is_empty() && !is_time && !std::mem::take(&mut self.is_due) {
             return None;

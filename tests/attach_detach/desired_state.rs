@@ -167,7 +167,7 @@ impl World {
 
     /// Populates the pods that changed, and those that wait for what changed: as the controller does.
     fn follow(&mut self) {
-        for object in self.changes.take().now_or_never().unwrap_or_default() {
+        for object in self.changes.take() {
             let pods = match &object {
                 ObjectRef::Pod(key) => vec![key.clone()],
                 _ => self.desired.dependants(&object),

@@ -282,7 +282,7 @@ impl<'a> Play<'a> {
             tables(self.options, self.shown(), self.now);
         self.delivered.clear();
         self.deliver();
-        let _listed = self.changes.take_now();
+        let _listed = self.changes.take();
         self.controller.load(self.now);
         self.unanswered = 0;
         (self.due, self.suspended) = (true, false);
@@ -432,7 +432,7 @@ impl<'a> Play<'a> {
         let mut asked = Vec::new();
         for _look in 0..ENOUGH {
             self.deliver();
-            let changed = self.changes.take_now();
+            let changed = self.changes.take();
             let is_to_lead = self.lease && !self.controller.leads();
             self.due |= self.lease && mem::take(&mut self.suspended);
             let wake_at = self.wake_at();

@@ -221,7 +221,7 @@ impl Cluster {
         for number in 0..claims {
             cluster.claim(&format!("c{number}"), &nowhere(number));
         }
-        let _listed = cluster.changes.take_now();
+        let _listed = cluster.changes.take();
         cluster.planner.load(cluster.now);
         cluster.planner.lead(cluster.now);
         cluster
@@ -264,7 +264,7 @@ impl Cluster {
     /// again.
     fn plan(&mut self) -> (Work, Vec<String>, Option<Instant>) {
         let began = Instant::now();
-        for change in self.changes.take_now() {
+        for change in self.changes.take() {
             self.planner.changed(&change, self.now);
         }
         let plan = self.planner.plan(self.now);

@@ -118,7 +118,7 @@ impl Daemon {
     }
 
     fn plan(&mut self) {
-        for object in self.changes.take_now() {
+        for object in self.changes.take() {
             self.planner.changed(&object, self.now);
         }
         let plan = self.planner.plan(self.now);

@@ -141,7 +141,7 @@ impl Daemon {
         for object in server.claims.values() {
             self.objects.observe_response(object.clone());
         }
-        self.controller.changed(self.changes.take_now(), self.now);
+        self.controller.changed(self.changes.take(), self.now);
         self.controller.succeed(server.told.as_deref());
         self.controller.lead(self.now);
         self.reconcile()
@@ -192,7 +192,7 @@ impl Daemon {
 
     /// Plans, and checks what is about to be sent against what the daemon has seen.
     pub fn reconcile(&mut self) -> Result<(), String> {
-        self.controller.changed(self.changes.take_now(), self.now);
+        self.controller.changed(self.changes.take(), self.now);
         let plan = self.controller.plan(self.now);
         if let Some(note) = plan.measures.note {
             self.note = Some(note.into());

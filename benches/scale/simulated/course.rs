@@ -71,8 +71,8 @@ pub struct Outcome {
     pub bind: Cost,
     pub attach: Cost,
     pub detach: Cost,
-    /// The longest turns at the start, idle, at work and during the relists.
-    pub turns: [Vec<Duration>; 4],
+    /// The longest turns at the start, idle, at work and during the relists, each by the clock and with a core.
+    pub turns: [Vec<(Duration, Duration)>; 4],
     /// How long the metrics take, and their size in bytes, if they come.
     pub metrics: (Duration, Option<usize>),
     pub relist: (Duration, Duration),
@@ -178,7 +178,7 @@ pub async fn run(nodes: usize, options: &Options) -> Outcome {
     }
 }
 
-fn longest(turns: Option<Turns>) -> Vec<Duration> {
+fn longest(turns: Option<Turns>) -> Vec<(Duration, Duration)> {
     turns.map(|turns| turns.longest(5)).unwrap_or_default()
 }
 

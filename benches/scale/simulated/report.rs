@@ -72,8 +72,10 @@ fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-fn milliseconds(times: &[Duration]) -> String {
-    let each: Vec<String> = times.iter().map(|time| format!("{:.0}", time.as_secs_f64() * 1e3)).collect();
+/// By the clock, and in brackets with a core.
+fn milliseconds(times: &[(Duration, Duration)]) -> String {
+    let each = times.iter().map(|times| [times.0, times.1].map(|time| time.as_secs_f64() * 1e3));
+    let each: Vec<String> = each.map(|[clock, core]| format!("{clock:.0} ({core:.0})")).collect();
     if each.is_empty() { "-".to_owned() } else { format!("{} ms", each.join(", ")) }
 }
 

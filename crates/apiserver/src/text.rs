@@ -10,6 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     hash::Hash,
     sync::{Arc, LazyLock},
+    thread,
 };
 
 use ahash::RandomState;
@@ -17,9 +18,13 @@ use arcstr::ArcStr;
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::tables::has_much_room;
+
 /// So many parts has a store, each with a lock of its own. A cluster of 100 000 nodes has some six million names: to clear or to
 /// grow a set of all takes a fifth of a second, and whoever reads an object waits for it.
 const PARTS: usize = 256;
+/// The part of a value is chosen by a number below this.
+const END: u64 = 1 << 16;
 
 /// Something that is kept once, and counts who holds it.
 trait Shared: Clone + Default + Eq + Hash {
@@ -75,17 +80,24 @@ impl<P: Shared> Store<P> {
         shared
     }
 
+    /// The first part gets twice as many as the last: equal parts would be full, and grow, all at the same time.
     fn part<T: Hash + ?Sized>(&self, value: &T) -> &Mutex<HashSet<P, RandomState>> {
         let [first, others @ ..] = &self.parts;
-        let number = usize::try_from(self.hasher.hash_one(value) % PARTS as u64).unwrap_or_default();
-        others.get(number).unwrap_or(first)
+        let at = self.hasher.hash_one(value) % END;
+        let number = PARTS as u64 * at * (2 * END + at) / (3 * END * END);
+        others.get(usize::try_from(number).unwrap_or_default()).unwrap_or(first)
     }
 
     fn give_back_room(&self) {
         for part in &self.parts {
             let mut kept = part.lock();
             clear(&mut kept);
-            kept.shrink_to_fit();
+            if has_much_room(kept.capacity(), kept.len()) {
+                kept.shrink_to_fit();
+            }
+            drop(kept);
+            // Whoever has waited for this part goes before the next one is held.
+            thread::yield_now();
         }
     }
 }

@@ -201,7 +201,7 @@ mod tests {
             } else {
                 objects.apply(node("n1", "6"));
             }
-            controller.changed(changes.take_now(), now);
+            controller.changed(changes.take(), now);
             // Everything is looked at then, some at a time.
             let calls: usize = (0..20).map(|_| controller.plan(now).calls.len()).sum();
             assert_eq!(calls, 1, "attachment: {is_attachment}");

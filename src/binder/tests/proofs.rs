@@ -169,7 +169,7 @@ fn s24_the_read_that_proves_a_loss_does_not_take_its_own_proof_away() {
             }
         };
         planner.answered(read, result, now, 0.0);
-        for object in changes.take_now() {
+        for object in changes.take() {
             planner.changed(&object, now);
         }
         let writes: Vec<_> = planner.plan(now).ops.iter().filter_map(|op| op.call.write_kind()).collect();

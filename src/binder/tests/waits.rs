@@ -47,7 +47,7 @@ fn noted(meta: Meta, team: &str, revision: u64) -> Meta {
 
 /// What the tables tell of.
 fn told(planner: &mut Planner, changes: &ChangeSet, now: Instant) {
-    changes.take_now().iter().for_each(|object| planner.changed(object, now));
+    changes.take().iter().for_each(|object| planner.changed(object, now));
 }
 
 fn reasons(plan: &Recorded) -> Vec<(&'static str, &str)> {

@@ -3,7 +3,11 @@
 //! In: reports, and what others were seen to write. Out: where a key stands; and for readers the waits. A key that
 //! waits for nothing is forgotten, unless its page shows it: a cluster at rest costs nothing.
 
-use std::{collections::BTreeMap, ops::RangeBounds};
+use std::{
+    collections::BTreeMap,
+    iter,
+    ops::{Bound, RangeBounds},
+};
 
 use educe::Educe;
 use parking_lot::{Mutex, MutexGuard};
@@ -11,6 +15,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{Reason, ReportKey};
+
+/// So many rows are copied in less than a millisecond.
+const PORTION: usize = 1_000;
 
 /// Where a key stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,9 +55,25 @@ impl<K: ReportKey, R: Reason> Clone for Board<K, R> {
 }
 
 impl<K: ReportKey, R: Reason> Board<K, R> {
-    /// Looks at everything that waits. Nothing is set meanwhile.
+    /// Looks at everything that waits.
     pub fn for_each(&self, mut look: impl FnMut(&K, &Wait<R>)) {
-        self.standing().waits.iter().for_each(|(key, wait)| look(key, wait));
+        self.rows(|all| &all.waits).for_each(|(key, wait)| look(&key, &wait));
+    }
+
+    /// Copies of rows, in order. The controller does not wait for their reader: after each portion it may set others.
+    pub(super) fn rows(
+        &self,
+        part: impl Fn(&Standing<K, R>) -> &BTreeMap<K, Wait<R>>,
+    ) -> impl Iterator<Item = (K, Wait<R>)> {
+        let mut start = Bound::Unbounded;
+        let portions = iter::from_fn(move || {
+            let standing = self.standing();
+            let rows = part(&standing).range((start.as_ref(), Bound::Unbounded)).take(PORTION);
+            let rows: Vec<(K, Wait<R>)> = rows.map(|(key, wait)| (key.clone(), wait.clone())).collect();
+            start = Bound::Excluded(rows.last()?.0.clone());
+            Some(rows)
+        });
+        portions.flatten()
     }
 
     /// How many of these keys are shown although they wait for nothing. The keys of a board are in order.

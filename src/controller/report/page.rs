@@ -3,8 +3,6 @@
 //! In: its board, and which rows are asked for. Out: JSON that prints the very values that were decided on, so it cannot
 //! drift from what is done. A row is made when it is written: there may be as many as there are volumes on nodes.
 
-use std::collections::BTreeMap;
-
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -14,7 +12,7 @@ use super::{
 };
 use crate::controller::asked::Asked;
 
-/// A page as of one moment. The controller does not wait for its reader: the board is copied first.
+/// What a page shows. A row that began to wait, or ceased to, while it was made may be missing, or be there twice.
 #[derive(Debug, Serialize)]
 #[serde(bound = "K: ReportKey, R: Reason", rename_all = "camelCase")]
 pub struct DebugPage<K, R> {
@@ -28,7 +26,7 @@ pub struct DebugPage<K, R> {
 impl<K: ReportKey, R: Reason> Board<K, R> {
     /// The page with the rows that are asked for.
     pub(crate) fn page(&self, asked: &Asked) -> DebugPage<K, R> {
-        let has = |(key, wait): &(&K, &Wait<R>)| {
+        let has = |(key, wait): &(K, Wait<R>)| {
             asked.is_all() || {
                 let mut names = key.names();
                 names.extend(wait.reason.names());
@@ -36,13 +34,10 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
             }
         };
         let clock = WallClock::now();
-        let part = |all: &BTreeMap<K, Wait<R>>| {
-            Rows(all.iter().filter(has).map(|(key, wait)| (key.clone(), wait.clone())).collect(), clock)
-        };
-        let all = self.standing();
-        let (alarm, second_writers) = all.second_writers.clone();
-        let (settled, waiting) = (part(&all.settled), part(&all.waits));
-        DebugPage { alarm, leads: all.leads, second_writers, settled, waiting }
+        let waiting = Rows(self.rows(|all| &all.waits).filter(has).collect(), clock);
+        let settled = Rows(self.rows(|all| &all.settled).filter(has).collect(), clock);
+        let (alarm, second_writers) = self.standing().second_writers.clone();
+        DebugPage { alarm, leads: self.leads(), second_writers, settled, waiting }
     }
 }
 

@@ -155,6 +155,20 @@ async fn l18_the_page_says_what_waits_for_what_since_when_and_until_when() {
     assert_eq!(shown("node=n1")["waiting"], all["waiting"], "a row is found by the names in its reason, too");
 }
 
+/// A reader holds up the controller for a portion only.
+#[test]
+fn l18_the_page_has_every_row_in_order_and_once() {
+    let names: Vec<&'static str> = (0..2_500).map(|number| &*format!("{number:04}").leak()).collect();
+    let reporter = Reporter::default();
+    for name in &names {
+        reporter.take(Report::of(Key(name), LEFT), Instant::now(), |_, _| ());
+    }
+    let page = json!(reporter.board().page(&Asked::parse(None)));
+    let shown: Vec<&str> =
+        page["waiting"].as_array().unwrap().iter().map(|row| row["volume"].as_str().unwrap()).collect();
+    assert_eq!(shown, names);
+}
+
 #[tokio::test(start_paused = true)]
 async fn l18_the_metrics_tell_how_many_wait_and_how_long_the_first_has() {
     let metrics = Metrics::default();

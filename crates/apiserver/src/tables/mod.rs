@@ -25,6 +25,7 @@ pub use objects::{ALWAYS, KindStatus, Objects, Stored, Told};
 pub use regression::Regression;
 pub use relation::Relation;
 pub use room::give_back_room;
+pub(crate) use room::has_much_room;
 pub use table::{FinalState, Table};
 pub use templates::Templates;
 pub use told::{ToldOf, Way};

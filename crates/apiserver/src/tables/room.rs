@@ -20,7 +20,7 @@ pub fn give_back_room<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S
 }
 
 /// Whether most of a map's room is not needed.
-pub(super) fn has_much_room(capacity: usize, len: usize) -> bool {
+pub(crate) fn has_much_room(capacity: usize, len: usize) -> bool {
     capacity > MUCH_ROOM * len.max(LITTLE)
 }
 

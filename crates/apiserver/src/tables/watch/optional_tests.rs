@@ -30,7 +30,7 @@ async fn a_kind_that_the_server_lacks_is_asked_for_every_five_minutes_and_holds_
     assert!(pauses.iter().take(2).all(|pause| *pause >= 5 * MINUTE), "{pauses:?}");
     // It is served now, for a moment: also the first list is told of, as nobody waits for it.
     assert_eq!(stage.objects.attributes_classes.len(), 1);
-    let told = changes.take_now();
+    let told = changes.take();
     assert!(told.contains(&ObjectRef::AttributesClass("gold".into())), "{told:?}");
     stage.pass(20 * MINUTE).await;
     assert!(stage.lists().len() <= 8, "{}", stage.lists().len());
