@@ -3,7 +3,7 @@
 //! In: an object that changed, as the tables show it now. Out: indexes brought up to it, and the keys to
 //! look at again: few, found through the indexes, however large the cluster is.
 
-use std::{collections::BTreeSet, mem, time::Duration};
+use std::{cmp::Reverse, mem, time::Duration};
 
 use apiserver::{
     backoff::retry_pause,
@@ -77,7 +77,8 @@ impl Planner {
                             let is_tried = !is_busy && least.is_none_or(has_waited);
                             if is_tried { self.state.objects.claims.get(key) } else { None }
                         };
-                        self.seeking.candidate(&volume, &current, &BTreeSet::new())
+                        let (_, Reverse((_, key))) = self.seeking.candidate(&volume, &current, None)?;
+                        Some(key.clone())
                     };
                     let pauses = [Some(LONG_REFUSED), Some(retry_pause(1, 0.0)), None];
                     pauses.into_iter().find_map(candidate)
@@ -138,8 +139,11 @@ impl Planner {
     fn volume_changed(&mut self, name: &VolumeName, now: Instant) {
         let volume = self.state.objects.volumes.get(name);
         let before = self.state.volumes.update(name, volume.as_deref());
-        self.state.unreservable.remove(name);
-        if self.state.failing.get(name) != volume.as_ref().map(|volume| &volume.metadata.resource_version) {
+        let revision = volume.as_ref().map(|volume| &volume.metadata.resource_version);
+        if self.state.unreservable.get(name).map(|(refused, _)| refused) != revision {
+            self.state.unreservable.remove(name);
+        }
+        if self.state.failing.get(name) != revision {
             self.state.failing.remove(name);
         }
         self.queue.extend(before.map(Target::Claim), now);

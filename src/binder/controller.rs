@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::{
     calls::{Answer, Call, Op, Purpose, Target},
     durations::Sample,
-    matching::choose_claim::ClaimIndex,
+    matching::choose_claim::{ClaimIndex, Rank},
     queue::Lanes,
     recorder::Recorder,
     reports::BinderReason,
@@ -63,8 +63,8 @@ pub struct Planner {
     pub(super) unreadable_claims: usize,
     /// Claims with a step, which take a free volume that appears or changes if that fails.
     pub(super) seeking: ClaimIndex,
-    /// A free volume for which a candidate is sought, and the claims that have declined it so far.
-    pub(super) waking: Option<(VolumeName, BTreeSet<ClaimKey>)>,
+    /// A free volume for which a candidate is sought, and the last one that has declined it.
+    pub(super) waking: Option<(VolumeName, Rank)>,
     /// When everything unsettled is looked at again although nothing happened.
     pub(super) resync_at: Option<Instant>,
     /// While it is: up to which key all have been queued.

@@ -4,7 +4,7 @@
 //! Two rules keep S18 to S22: never two requests at once about one claim or one volume, and no decision about either
 //! before the answer to the last request has been taken in (S38). The steps of a turn are in the order that is safe.
 
-use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
+use std::{cmp::Reverse, mem, sync::Arc, time::Duration};
 
 use apiserver::{
     ids::{ClaimKey, ClassName, VolumeName},
@@ -22,7 +22,10 @@ use super::{
         unreadable,
         volume::{sync_upkept_volume, sync_volume},
     },
-    matching::predicate::{Requirements, volume_class},
+    matching::{
+        choose_claim::Rank,
+        predicate::{Requirements, volume_class},
+    },
     queue::Turn,
     reasons::{ClaimReason, HeldBack, VolumeReason, WaitsFor},
     recorder::Recorder,
@@ -57,7 +60,7 @@ impl Planner {
         self.state.writers.settle(now);
         while !self.state.in_flight.is_full() && !self.is_long(&plan) {
             if let Some((name, declined)) = self.waking.take() {
-                self.wake_candidate(&name, declined, (now, now), &mut plan);
+                self.wake_candidate(&name, Some(declined), (now, now), &mut plan);
                 continue;
             }
             match self.queue.pop(now) {
@@ -66,7 +69,7 @@ impl Planner {
                 }
                 Some((Turn::Look(Target::Volume(name)), _)) => self.plan_volume(&name, now, &mut plan),
                 Some((Turn::Offer(name), since)) => {
-                    self.wake_candidate(&name, BTreeSet::new(), (since, now), &mut plan);
+                    self.wake_candidate(&name, None, (since, now), &mut plan);
                 }
                 None => break,
             }
@@ -139,13 +142,15 @@ impl Planner {
     fn wake_candidate(
         &mut self,
         name: &VolumeName,
-        mut declined: BTreeSet<ClaimKey>,
+        mut declined: Option<Rank>,
         (since, now): (Instant, Instant),
         plan: &mut Plan,
     ) {
         while self.state.volumes.is_free(name) && !self.state.is_busy(name) {
-            if self.is_long(plan) {
-                self.waking = Some((name.clone(), declined));
+            if let Some(declined) = &declined
+                && (self.is_long(plan) || self.state.in_flight.is_full())
+            {
+                self.waking = Some((name.clone(), declined.clone()));
                 return;
             }
             plan.measures.looks += 1;
@@ -157,10 +162,13 @@ impl Planner {
                 let is_free = !self.is_asleep(&Target::Claim(key.clone()));
                 self.state.objects.claims.get(key).filter(|_| is_free)
             };
-            let Some(key) = self.state.claims.candidate(&volume, &current, &declined) else { return };
+            let Some(rank) = self.state.claims.candidate(&volume, &current, declined.as_ref()) else {
+                return;
+            };
+            let (_, Reverse((_, key))) = declined.insert(rank.clone());
+            let key = key.clone();
             let since = self.queue.take(&Target::Claim(key.clone()), now).unwrap_or(since);
             self.plan_claim(&key, (since, now), plan);
-            declined.insert(key);
         }
     }
 
@@ -267,7 +275,7 @@ impl Planner {
         if !claim.spec.volume_name.is_empty()
             && let Some(name) = reserved(&decision).filter(|name| self.state.is_refused(name, &claim))
         {
-            self.wake_candidate(&name, BTreeSet::from([key.clone()]), (now, now), plan);
+            self.wake_candidate(&name, None, (now, now), plan);
             if self.state.is_busy(&name) {
                 decision = self.judge_claim(&claim, now);
             }

@@ -7,7 +7,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt, mem,
     sync::Arc,
     time::Duration,
 };
@@ -45,6 +45,9 @@ use crate::controller::{last_said::LastSaid, second_writer::SecondWriters, uses:
 /// Requests under way at once. Twice what the connection budget lets through, so that it never
 /// idles; the rest stays here, where pairs that have begun go first.
 const MOST_IN_FLIGHT: usize = 128;
+
+/// So many claims that name one volume, and for which it was refused, are told apart.
+const MOST_REFUSED: usize = 1_000;
 
 /// Settings of the binder (pv-binder §12).
 #[derive(Clone, Copy, Debug, Educe, PartialEq, Eq)]
@@ -119,9 +122,9 @@ pub struct State {
     /// Annotations and finalizers that a webhook takes out, by the content of the write, and the revision of the object since
     /// which nobody but us has changed it: nothing waits for them.
     pub(super) stripped: BTreeMap<Target, (u64, Option<ResourceVersion>)>,
-    /// Free volumes that were not to be reserved when they were as they are, and for which claims that name them, by UID: others
+    /// Free volumes that were not to be reserved at this revision, and for which claims that name them, by UID: others
     /// that suit come first, and such a claim that has never had the volume keeps it from nobody.
-    pub(super) unreservable: BTreeMap<VolumeName, BTreeSet<Uid>>,
+    pub(super) unreservable: BTreeMap<VolumeName, (ResourceVersion, BTreeSet<Uid>)>,
     /// Free volumes whose reservation has failed again and again at this revision, which may be the server's fault: others that
     /// are as good come first. They stay with the claims that name them.
     pub(super) failing: BTreeMap<VolumeName, ResourceVersion>,
@@ -244,12 +247,16 @@ impl State {
 
     /// Whether a volume was not to be reserved for a claim.
     pub(super) fn is_refused(&self, name: &VolumeName, claim: &PersistentVolumeClaim) -> bool {
-        self.unreservable.get(name).is_some_and(|claims| claims.contains(&claim.metadata.uid))
+        self.unreservable.get(name).is_some_and(|(_, claims)| claims.contains(&claim.metadata.uid))
     }
 
     /// Notes that a volume was not to be reserved for a claim. Returns whether that is new for one that names it.
     pub(super) fn note_refused(&mut self, name: &VolumeName, claim: &PersistentVolumeClaim) -> bool {
-        let claims = self.unreservable.entry(name.clone()).or_default();
+        let revision = self.volume(name).map(|volume| volume.metadata.resource_version).unwrap_or_default();
+        let (refused, claims) = self.unreservable.entry(name.clone()).or_default();
+        if mem::replace(refused, revision) != revision || claims.len() >= MOST_REFUSED {
+            claims.clear();
+        }
         claim.spec.volume_name == *name && claims.insert(claim.metadata.uid.clone())
     }
 

@@ -166,13 +166,14 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         }
     }
 
-    /// Looks at most of what has changed, if that is much, and lets others have their turn: it is after the tables were
-    /// read, or after an outage. What changes meanwhile is not waited for.
+    /// Looks at what has changed. If that is much, as after the tables were read, or after an outage, others have their turn
+    /// in between; what changes meanwhile is looked at in the end.
     async fn catch_up(&mut self) {
         for _ in 0..self.changes.count() / PORTION {
             self.controller.changed(self.changes.take_some(PORTION), Instant::now());
             yield_now().await;
         }
+        self.take_changes();
     }
 
     fn take_changes(&mut self) {
@@ -182,10 +183,9 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
         }
     }
 
-    /// Plans, and sends. Returns when to plan again.
+    /// Plans, and sends. Returns when to plan again. What the tables show is decided upon, not what they showed a moment ago
+    /// (S19): what has changed was taken without a wait since.
     fn plan(&mut self) -> Option<Instant> {
-        // What the tables show is decided upon, not what they showed a moment ago (S19).
-        self.take_changes();
         let now = Instant::now();
         let plan = self.controller.plan(now);
         self.carry_out(plan, now)

@@ -5,11 +5,7 @@
 //! again. A free volume goes to the waiting claim that needs most of it (the oldest among equals),
 //! so a new volume costs one claim's plan, however many wait.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 
 use apiserver::{
     ids::{ClaimKey, VolumeName},
@@ -27,7 +23,7 @@ use super::{
 use crate::binder::annotations;
 
 /// Order among waiting claims: by size, and the oldest last.
-type Rank = (Quantity, Reverse<(Option<Timestamp>, ClaimKey)>);
+pub type Rank = (Quantity, Reverse<(Option<Timestamp>, ClaimKey)>);
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct IndexedClaim {
@@ -140,37 +136,38 @@ impl ClaimIndex {
         self.waiting.remove(&bucket, modes, &rank);
     }
 
-    /// The waiting claim that should have a free volume, leaving out those that declined it and those that
-    /// `current` does not show.
+    /// The waiting claim that should have a free volume, of those below a rank, leaving out those that `current` does not
+    /// show.
     pub fn candidate(
         &self,
         volume: &PersistentVolume,
         current: &dyn Fn(&ClaimKey) -> Option<Arc<PersistentVolumeClaim>>,
-        declined: &BTreeSet<ClaimKey>,
-    ) -> Option<ClaimKey> {
+        below: Option<&Rank>,
+    ) -> Option<&Rank> {
         let size = capacity(volume)?;
         let offered = AccessModes::known(&volume.spec.access_modes);
         let group = Group::of(volume);
         let labels = volume.metadata.labels.iter().map(|(key, value)| Some((key.clone(), value.clone())));
         let buckets =
             std::iter::once(None).chain(labels).filter_map(|label| self.waiting.get(&(group.clone(), label)));
+        // The greatest rank of this size: reversed, the least possible age and key.
+        let most = (size, Reverse((None, ClaimKey::default())));
+        let below = below.map_or(&most, |below| below.min(&most));
         let mut best: Option<&Rank> = None;
         for (modes, ranks) in buckets.flatten() {
             if !offered.contains(*modes) {
                 continue;
             }
-            // The greatest rank of this size: reversed, the least possible age and key.
-            let most = (size, Reverse((None, ClaimKey::default())));
-            let fitting = ranks.range(..=most).rev().find(|rank| {
+            let fitting = ranks.range(..below).rev().find(|rank| {
                 let (_, Reverse((_, key))) = rank;
                 let suits = |claim: Arc<PersistentVolumeClaim>| {
                     Requirements::of(&claim)
                         .is_ok_and(|requirements| mismatch_for_search(volume, &requirements).is_none())
                 };
-                current(key).is_some_and(suits) && !declined.contains(key)
+                current(key).is_some_and(suits)
             });
             best = best.max(fitting);
         }
-        best.map(|(_, Reverse((_, key)))| key.clone())
+        best
     }
 }

@@ -98,7 +98,7 @@ fn a_selector_and_a_size_cost_their_own_candidates() {
         assert_eq!((looked.take(), compared.get()), (1, 1), "{name}");
 
         let current = |key: &ClaimKey| Some(Arc::new(claims(number(key.name()))));
-        let candidate = waiting.candidate(&volumes(7), &current, &BTreeSet::new());
+        let candidate = waiting.candidate(&volumes(7), &current, None).map(|rank| rank.1.0.1.clone());
         assert_eq!(candidate, Some(ClaimKey::new("ns", "c7")), "{name}");
         assert_eq!(looked.take(), 1, "{name}");
     }

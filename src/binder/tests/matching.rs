@@ -6,7 +6,10 @@ use apiserver::kinds::ReclaimPolicy;
 use super::*;
 use crate::binder::{
     decide::{proofs::ClaimProof, volume::sync_volume},
-    matching::predicate::{Comparisons, held_by, mismatch_for_search, refers_to},
+    matching::{
+        choose_claim::Rank,
+        predicate::{Comparisons, held_by, mismatch_for_search, refers_to},
+    },
 };
 
 fn reference(namespace: &str, name: &str, uid: &str) -> ClaimRef {
@@ -158,22 +161,21 @@ fn a_volume_is_offered_to_who_waits_has_not_declined_and_still_fits() {
     for claim in [&old, &large] {
         index.wait(&Requirements::of(claim).unwrap(), "".into());
     }
-    let none = BTreeSet::new();
-    let candidate =
-        |index: &ClaimIndex, claim: Option<&PersistentVolumeClaim>, declined: &BTreeSet<ClaimKey>| {
-            let current = |_: &ClaimKey| claim.cloned().map(Arc::new);
-            index.candidate(&volume("pv"), &current, declined)
-        };
-    assert_eq!(candidate(&index, Some(&old), &none), Some(old.key()));
-    assert_eq!(candidate(&index, Some(&old), &[old.key()].into()), None, "it has declined");
-    assert_eq!(candidate(&index, Some(&large), &none), None, "it asks for more by now");
-    assert_eq!(candidate(&index, None, &none), None, "it is gone");
+    let candidate = |index: &ClaimIndex, claim: Option<&PersistentVolumeClaim>, below: Option<&Rank>| {
+        let current = |_: &ClaimKey| claim.cloned().map(Arc::new);
+        index.candidate(&volume("pv"), &current, below).cloned()
+    };
+    let first = candidate(&index, Some(&old), None).unwrap();
+    assert_eq!(first.1.0.1, old.key());
+    assert_eq!(candidate(&index, Some(&old), Some(&first)), None, "it has declined");
+    assert_eq!(candidate(&index, Some(&large), None), None, "it asks for more by now");
+    assert_eq!(candidate(&index, None, None), None, "it is gone");
     let mut offered = volume("pv");
     offered.spec.access_modes = ["ReadOnlyMany"].into();
     let current = |_: &ClaimKey| Some(Arc::new(old.clone()));
-    assert_eq!(index.candidate(&offered, &current, &none), None, "a mode is missing");
+    assert_eq!(index.candidate(&offered, &current, None), None, "a mode is missing");
     index.forget(&old.key());
-    assert_eq!(candidate(&index, Some(&old), &none), None, "it waits no more");
+    assert_eq!(candidate(&index, Some(&old), None), None, "it waits no more");
 }
 
 /// A claim that is bound elsewhere is not gone: more is done to the volume of one that is.

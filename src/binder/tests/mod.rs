@@ -15,7 +15,7 @@ mod waits;
 mod woken;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     ops::{Deref, DerefMut},
     sync::Arc,
     time::Duration,

@@ -7,11 +7,7 @@ use apiserver::{
 };
 
 use super::*;
-use crate::binder::{
-    calls::Write,
-    durations::MeasuredOperation,
-    plan::{COMPARED, LOOKS},
-};
+use crate::binder::{calls::Write, durations::MeasuredOperation, plan::LOOKS};
 
 #[test]
 fn no_more_is_under_way_than_is_useful_and_all_of_it_is_counted() {
@@ -290,10 +286,11 @@ fn l15_an_offer_that_many_decline_goes_on_where_it_ended() {
     free.metadata.labels = labels;
     free.metadata.resource_version = ResourceVersion(2);
     objects.apply(free);
-    let (mut declined, mut plans) = (0, 0);
+    let (mut declined, mut plans, mut compared) = (0, 0, 0);
     loop {
         let plan = planner.plan(now);
-        assert!(plan.looks <= LOOKS + 2 && plan.compared <= COMPARED + 1_200 && plan.ops.is_empty());
+        assert!(plan.looks <= LOOKS + 2 && plan.ops.is_empty());
+        compared += plan.compared;
         declined += plan.decisions.get(&("claim", "NoClassAndNoMatch")).copied().unwrap_or_default();
         plans += 1;
         if plan.wake_at != Some(now) {
@@ -301,7 +298,7 @@ fn l15_an_offer_that_many_decline_goes_on_where_it_ended() {
         }
     }
     assert_eq!(declined, 600, "each once");
-    assert!(plans > 3, "{plans}");
+    assert!(plans > 1 && compared < 5 * 600, "{plans} {compared}");
 }
 
 /// Of two claims that are Bound to a volume without claimRef, people make one give way.

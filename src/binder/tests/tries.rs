@@ -42,6 +42,30 @@ fn l15_a_volume_that_is_not_to_be_reserved_keeps_no_claim_from_another() {
     assert_eq!(again, "v1".into());
 }
 
+/// That the other one is gone says nothing of the volume.
+#[test]
+fn l15_a_volume_that_was_refused_to_two_claims_that_name_it_goes_to_a_third_when_one_is_gone() {
+    let naming = |name: &str| {
+        let mut claim = claim(name);
+        claim.spec.volume_name = "v".into();
+        claim
+    };
+    let (objects, mut planner) = planner(vec![volume("v")], vec![naming("d1"), naming("d2")]);
+    let now = Instant::now();
+    for _ in 0..2 {
+        let ops = planner.plan(now).ops;
+        for op in ops {
+            planner.answered(op, Err(refused()), now, 0.0);
+        }
+    }
+    objects.delete(naming("d1"));
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "d1")), now);
+    objects.apply(claim("e"));
+    planner.changed(&ObjectRef::Claim(ClaimKey::new("ns", "e")), now);
+    let (op, name) = reserved(&mut planner, now);
+    assert_eq!((op.subject, name), (Target::Claim(ClaimKey::new("ns", "e")), "v".into()));
+}
+
 /// Plays for half an hour; each request is refused. Returns which volumes were tried.
 fn refusing(planner: &mut Recording, mut now: Instant) -> Vec<String> {
     let (end, mut tried) = (now + Duration::from_mins(30), Vec::new());
@@ -129,7 +153,7 @@ fn s40_claims_that_are_refused_and_go_leave_nothing_behind() {
         planner.plan(now);
     }
     let state = &planner.state;
-    let kept = state.unreservable.values().map(BTreeSet::len).sum::<usize>() + state.tried.len();
+    let kept = state.unreservable.values().map(|(_, claims)| claims.len()).sum::<usize>() + state.tried.len();
     assert_eq!(kept, 0);
 }
 

@@ -102,6 +102,10 @@ impl NodeState {
             let is_booted = is_another_boot(known, said);
             is_another_machine = is_another_machine_than(known, said);
             let machine = if is_another_machine { known.clone() } else { NodeInfo::default() };
+            if is_another_machine {
+                // No number of the one before is this one's, also where this one has none.
+                known.clone_from(said);
+            }
             learn(&mut known.boot_id, &said.boot_id);
             learn(&mut known.system_uuid, &said.system_uuid);
             learn(&mut known.machine_id, &said.machine_id);
@@ -300,10 +304,11 @@ fn of_another(policy: &ForcePolicy) -> Option<Duration> {
 }
 
 /// The machine's own number tells; the one that its system was given at installation, or at each start without a
-/// disk, only where that is not known.
+/// disk, only where that is not known, and only after a boot: people may give a system another one while it runs.
 fn is_another_machine_than(known: &NodeInfo, said: &NodeInfo) -> bool {
     if known.system_uuid.is_empty() || said.system_uuid.is_empty() {
-        return differ(&known.machine_id, &said.machine_id);
+        let is_one_boot = !known.boot_id.is_empty() && known.boot_id == said.boot_id;
+        return !is_one_boot && differ(&known.machine_id, &said.machine_id);
     }
     known.system_uuid != said.system_uuid
 }
@@ -493,6 +498,25 @@ mod tests {
             state.trust(&ForcePolicy::default(), at(460)),
             [BTreeSet::from([volume()]), BTreeSet::from([volume()])]
         );
+    }
+
+    #[test]
+    fn s43_a_machine_without_a_number_of_its_own_does_not_pass_for_the_one_before() {
+        let machine = |uuid: &str, id: &str, boot: &str| {
+            let mut node = Node::clone(&node("1", boot, "True", 0));
+            node.status.node_info.system_uuid = uuid.into();
+            node.status.node_info.machine_id = id.into();
+            Arc::new(node)
+        };
+        let mut state = NodeState::default();
+        state.observe(Some(&machine("A", "a", "1")), BTreeSet::new, at(0));
+        state.observe(Some(&machine("", "b", "2")), BTreeSet::new, at(10));
+        state.observe(Some(&machine("A", "a", "3")), || BTreeSet::from([volume()]), at(1_000));
+        assert!(state.uses(&volume()), "the first one is back, and the second may be alive");
+        let mut state = NodeState::default();
+        state.observe(Some(&machine("", "a", "1")), BTreeSet::new, at(0));
+        state.observe(Some(&machine("", "c", "1")), || BTreeSet::from([volume()]), at(10));
+        assert!(!state.uses(&volume()), "one that has not booted is the same one");
     }
 
     #[test]
