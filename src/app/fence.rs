@@ -20,7 +20,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::subsystems::Parts;
+use super::{own_namespace, subsystems::Parts};
 use crate::{
     controller::second_writer::MEMORY,
     fence::{
@@ -66,7 +66,6 @@ pub(super) fn watch_fence(
     let (told, standing) = watch::channel(VigilState::default());
     let running = parts.config.controllers.running.iter();
     let watch = FenceWatch {
-        api,
         fences: running.filter_map(|controller| Fence::of(controller.name())).collect(),
         objects: Arc::clone(&parts.objects),
         alarms: parts.alarms.clone(),
@@ -75,7 +74,11 @@ pub(super) fn watch_fence(
         told,
         proven,
         leadership: parts.leadership.clone(),
-        has_election: parts.config.election.is_some(),
+        lease: parts
+            .config
+            .election
+            .map(|_| [own_namespace(&parts.config, &api), parts.config.own_name.clone()]),
+        api,
     };
     tasks.spawn(Stage::Watch, "fence", watch.run());
     Ok(Some(standing))
@@ -91,8 +94,8 @@ struct FenceWatch {
     told: watch::Sender<VigilState>,
     proven: CancellationToken,
     leadership: Leadership,
-    /// Whether a lease gives the right to write, and not the proof.
-    has_election: bool,
+    /// Namespace and name of the lease, if that gives the right to write, and not the proof.
+    lease: Option<[String; 2]>,
 }
 
 impl FenceWatch {
@@ -154,8 +157,9 @@ impl FenceWatch {
             Ok(client) => client,
             Err(error) => return Some(error.to_string()),
         };
+        let lease = self.lease.as_ref().map(|lease| lease.each_ref().map(String::as_str));
         // A fence that is raised meanwhile is to be seen soon.
-        let refused = timeout(LONGEST_REHEARSAL, refused(&client, &self.fences));
+        let refused = timeout(LONGEST_REHEARSAL, refused(&client, &self.fences, lease));
         let refused = refused.await.unwrap_or_else(|_| Some("no answers in time".to_owned()))?;
         Some(format!("mooring may not make its writes yet, so nobody is to be fenced off: {refused}"))
     }
@@ -183,7 +187,7 @@ impl FenceWatch {
             VigilState::Enforced(proven) => {
                 self.objects.unfenced().found();
                 self.alarms.set(FENCE_LOST, None);
-                if !self.has_election && !self.proven.is_cancelled() {
+                if self.lease.is_none() && !self.proven.is_cancelled() {
                     self.leadership.set(Term::Unlimited);
                 }
                 self.proven.cancel();
@@ -268,7 +272,7 @@ mod tests {
             told: watch::Sender::default(),
             proven: CancellationToken::new(),
             leadership: Leadership::new(term),
-            has_election: true,
+            lease: Some(Default::default()),
         }
     }
 

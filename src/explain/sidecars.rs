@@ -76,7 +76,9 @@ impl<'a> Sidecars<'a> {
     /// Reads the evidence once.
     pub fn new(snapshot: &'a Snapshot) -> Self {
         let mut leases: BTreeMap<&str, &Lease> = BTreeMap::new();
-        for lease in &snapshot.leases {
+        // Who renews it in a time to come is no side-car.
+        let latest = snapshot.taken_at.checked_add(ALLOWANCE).ok();
+        for lease in snapshot.leases.iter().filter(|lease| renewed(lease) <= latest) {
             // Of several namespaces the one that is renewed: a lease of the name that somebody else made hides no side-car.
             let known = leases.entry(lease.metadata.name.as_deref().unwrap_or_default()).or_insert(lease);
             if renewed(lease) > renewed(known) {

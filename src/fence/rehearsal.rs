@@ -64,8 +64,14 @@ fn body(method: &Method, node: Option<&Value>) -> Value {
     }
 }
 
-/// The first write that is refused or gets no answer, with the server's words.
-pub async fn refused(client: &Client, fences: &[&Fence]) -> Option<String> {
+/// The first write that is refused or gets no answer, with the server's words; among them those of the lease, by namespace and
+/// name, if there is an election.
+pub async fn refused(client: &Client, fences: &[&Fence], lease: Option<[&str; 2]>) -> Option<String> {
+    if let Some(lease) = lease
+        && let Some(why) = refused_lease(client, lease).await
+    {
+        return Some(why);
+    }
     for (method, path) in fences.iter().flat_map(|fence| writes(fence.account)) {
         let on_node = path.contains("NODE");
         // Who writes no node need not be allowed to read one.
@@ -89,6 +95,32 @@ pub async fn refused(client: &Client, fences: &[&Fence]) -> Option<String> {
     None
 }
 
+/// What of the lease is refused: to make it, if it is not there, and to update it. A PUT of one that is not there makes it.
+async fn refused_lease(client: &Client, [namespace, name]: [&str; 2]) -> Option<String> {
+    let all = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
+    let path = format!("{all}/{name}");
+    let lease = match read(client, &path).await {
+        Ok(lease) => lease,
+        Err(why) => return Some(format!("the lease cannot be read: {why}")),
+    };
+    let is_new = lease.is_none();
+    let made = || {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": name, "namespace": namespace }, "spec": { "leaseDurationSeconds": 1 },
+        })
+    };
+    let lease = lease.unwrap_or_else(made);
+    let made = is_new.then_some((Method::POST, all));
+    for (method, path) in made.into_iter().chain([(Method::PUT, path)]) {
+        match ask(client, method.clone(), &format!("{path}?dryRun=All"), Some(&lease)).await {
+            Ok(_) | Err(NoAnswer::Refused(404 | 409, _)) => {}
+            Err(why) => return Some(format!("a dry run of {method} {path}: {why}")),
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
@@ -103,6 +135,7 @@ mod tests {
     async fn s1_a_write_that_is_refused_is_told_before_anything_is_fenced_off() {
         // What is refused, with what, and what is told.
         const NO_RIGHT: &str = "it is forbidden: User \"mooring\" cannot";
+        const LEASES: &str = "POST /apis/coordination.k8s.io/v1/namespaces/ns/leases";
         let cases = [
             ("", 404, "", None),
             (
@@ -123,6 +156,15 @@ mod tests {
             ("POST /api/v1/namespaces/mooring-system/persistentvolumeclaims", 403, NO_RIGHT, Some("POST")),
             ("PATCH /apis/storage.k8s.io/v1/volumeattributesclasses", 500, "late", Some("late")),
             ("GET /api/v1/nodes", 403, NO_RIGHT, Some("no node can be read")),
+            (LEASES, 403, NO_RIGHT, Some("POST /apis/coordination.k8s.io/v1/namespaces/ns/leases: it")),
+            (LEASES, 400, "the webhook says no", Some("the webhook says no")),
+            ("PUT /apis/coordination.k8s.io/v1/namespaces/ns/leases/m", 403, NO_RIGHT, Some("PUT")),
+            (
+                "GET /apis/coordination.k8s.io/v1/namespaces/ns/leases/m",
+                403,
+                NO_RIGHT,
+                Some("lease cannot be read"),
+            ),
         ];
         for (refuses, code, words, told) in cases {
             let service = tower::service_fn(move |request: Request<Body>| async move {
@@ -142,7 +184,7 @@ mod tests {
                 Ok::<_, Infallible>(answer.unwrap())
             });
             let fences: Vec<&Fence> = FENCES.iter().collect();
-            let found = refused(&Client::new(service, "default"), &fences).await;
+            let found = refused(&Client::new(service, "default"), &fences, Some(["ns", "m"])).await;
             assert_eq!(found.is_some(), told.is_some(), "{refuses} {code}: {found:?}");
             assert!(found.unwrap_or_default().contains(told.unwrap_or_default()), "{refuses} {code}");
         }
@@ -156,7 +198,7 @@ mod tests {
         let binder: Vec<&Fence> =
             FENCES.iter().filter(|it| it.account == "persistent-volume-binder").collect();
         assert_eq!(
-            refused(&Client::new(denies, "default"), &binder).await,
+            refused(&Client::new(denies, "default"), &binder, None).await,
             None,
             "the binder writes no node"
         );

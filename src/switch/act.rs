@@ -218,9 +218,20 @@ impl<'a> Switcher<'a> {
         Ok(frees)
     }
 
+    /// The lock, if no other has taken it: a step of many writes may have taken long.
+    async fn own_lock(&self) -> Result<Value, NoAnswer> {
+        let lock = read(&self.client, LOCK).await?.unwrap_or_default();
+        match holder(&lock) {
+            other if !other.is_empty() && other != self.manager.identity() => {
+                Err(NoAnswer::Refused(423, format!("another switch has taken the lock meanwhile: {other}")))
+            }
+            _ => Ok(lock),
+        }
+    }
+
     /// Notes something on the lock, which is ours.
     async fn annotate_lock(&self, key: &str, value: &str) -> Result<(), NoAnswer> {
-        let lock = read(&self.client, LOCK).await?.unwrap_or_default();
+        let lock = self.own_lock().await?;
         self.patch(LOCK, &lock, json!({ "metadata": { "annotations": { key: value } } })).await
     }
 
@@ -239,6 +250,7 @@ impl<'a> Switcher<'a> {
                 {
                     annotations.insert(RAISED.to_owned(), json!(raised));
                 }
+                self.own_lock().await?;
                 self.replace_spec(&path_of(plural, &fence.name()), &object).await?;
                 apply(&self.client, &apply_path(plural, &fence.name()), &object).await?;
             }
@@ -268,6 +280,7 @@ impl<'a> Switcher<'a> {
     async fn lower(&self, fence: &Fence, plural: &str) -> Result<(), NoAnswer> {
         let path = path_of(plural, &fence.name());
         let Some(object) = read(&self.client, &path).await? else { return Ok(()) };
+        self.own_lock().await?;
         let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
         let left: Vec<&Value> =
             finalizers.into_iter().flatten().filter(|finalizer| *finalizer != FINALIZER).collect();
@@ -428,6 +441,32 @@ mod tests {
             manager.is_being_freed = is_being_freed;
             switcher.take(&SwitchStep::LowerFence, &seen, &|_| {}).await.unwrap();
             assert_eq!(written.lock().unwrap().first().map(String::as_str), expected, "{led} {renewed}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_step_of_many_writes_ends_where_another_switch_takes_the_lock() {
+        for step in [SwitchStep::RaiseFence, SwitchStep::LowerUnneeded(FENCES.iter().collect())] {
+            let written = std::sync::Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
+            let writes = std::sync::Arc::clone(&written);
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let path = request.uri().path().to_owned();
+                let mut writes = writes.lock().unwrap();
+                let is_tried = request.uri().query().is_some_and(|query| query.contains("dryRun"));
+                if path.contains("validatingadmission") && request.method() != Method::GET && !is_tried {
+                    writes.insert(path.clone());
+                }
+                // It changes hands after the first write.
+                let holder = if writes.is_empty() { "" } else { "another" };
+                let body = json!({ "spec": { "holderIdentity": holder } });
+                async move { Ok::<_, Infallible>(Response::new(Body::from(body.to_string().into_bytes()))) }
+            });
+            let api = ApiServer::in_process(Client::new(service, "default"));
+            let fences: Vec<&'static Fence> = FENCES.iter().collect();
+            let mut switcher = Switcher::new(&api, &fences).await.unwrap();
+            let taken = switcher.take(&step, &crate::switch::tests::ruled_by_mooring(), &|_| {}).await;
+            assert!(matches!(taken, Err(NoAnswer::Refused(423, _))), "{step:?}: {taken:?}");
+            assert_eq!(written.lock().unwrap().len(), 1, "{step:?}");
         }
     }
 

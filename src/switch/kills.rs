@@ -352,6 +352,7 @@ fn go(
         SwitchOrder { to, one_way: false, replace_fence: false, max_pause: None, manager_restarted: false };
     let (mut run, mut begun, mut kill): (Run, Vec<SwitchStep>, _) =
         (Run::new(to, world.now), Vec::new(), kill);
+    let mut since = world.now;
     for lasts in looks.iter().cycle().take(600) {
         run.second(world);
         let mut seen = run.look(world);
@@ -362,6 +363,12 @@ fn go(
         let step = next(order, &seen);
         if !begun.last().is_some_and(|last| last.is_same(&step)) {
             begun.push(step.clone());
+            since = world.now;
+        }
+        if let (SwitchStep::Drain(_), Some(why)) =
+            (&step, step.given_up(Duration::from_secs(world.now - since), &seen))
+        {
+            return Err(why);
         }
         match &step {
             SwitchStep::Done => return Ok(begun.len()),
@@ -457,6 +464,16 @@ fn kill_each_at_each_step(remembers: bool) -> (usize, usize) {
         }
     }
     (killed, started_again)
+}
+
+#[test]
+fn where_each_look_outlasts_the_word_to_begin_nothing_new_the_way_back_ends_by_saying_so() {
+    let mut world = World::new(true);
+    (0..20).for_each(|_| world.second());
+    go(&mut world, Direction::Mooring, AT_ONCE, None).unwrap();
+    let end = go(&mut world, Direction::KubeControllerManager, &[70], None).unwrap_err();
+    assert!(end.contains("run this in a pod of the cluster"), "{end}");
+    assert!(world.fence && world.daemon.is_some(), "mooring rules on: {world:?}");
 }
 
 #[test]

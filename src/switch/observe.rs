@@ -186,7 +186,7 @@ impl<'a> Observer<'a> {
             daemon.has_led = has_led(&daemon_lease, noted(FREED));
             let stop = text(&daemon_lease, "/metadata/resourceVersion");
             if manager.held.is_none() {
-                manager.off = switched_off(&client, deployment.as_ref()).await?;
+                (manager.off, manager.is_on) = switched_off(&client, deployment.as_ref()).await?;
             }
             manager.mark = format!("{} {stop}", holder(&manager_lease));
             manager.is_being_freed = noted(FREEING) == Some(manager.mark.as_str());
@@ -398,18 +398,21 @@ pub(super) fn daemon(deployment: Option<&Value>) -> DaemonStanding {
     }
 }
 
-/// Controllers of the daemon that a pod of KCM has switched off. Where no pod is to be seen, none is known.
+/// Controllers of the daemon that a pod of KCM has switched off, and whether each pod has another on. Where no pod is to be seen,
+/// none is known.
 pub(super) async fn switched_off(
     client: &kube::Client,
     deployment: Option<&Value>,
-) -> Result<Vec<&'static str>, NoAnswer> {
+) -> Result<(Vec<&'static str>, bool), NoAnswer> {
     let Ok(ours) = Controllers::parse(&controllers(&of_deployment(deployment))) else {
-        return Ok(Vec::new());
+        return Ok(Default::default());
     };
     let pods = read_if_allowed(client, MANAGERS).await?;
-    let manager = pods.map(|pods| Manager::of_pods(&pods));
+    let manager = pods.map(|pods| Manager::of_pods(&pods)).unwrap_or_default();
     let names = ours.running.iter().map(|controller| controller.name());
-    Ok(names.filter(|name| manager.as_ref().is_some_and(|manager| manager.may_have_off(name))).collect())
+    let off: Vec<&str> = names.filter(|name| manager.may_have_off(name)).collect();
+    let is_on = manager.pods > 0 && off.len() < ours.running.len();
+    Ok((off, is_on))
 }
 
 /// What shows that KCM was started anew: who led when mooring had stopped, if that was recorded, and who leads now, each with

@@ -121,10 +121,15 @@ async fn what_the_managers_flags_switch_off_is_seen_without_a_deployment() {
             json!({ "items": [{ "metadata": { "name": "kube-controller-manager-a" }, "spec": spec }] });
         Ok::<_, Infallible>(Response::new(Body::from(pods.to_string().into_bytes())))
     });
-    let off = switched_off(&Client::new(service, "default"), None).await;
-    assert_eq!(off, Ok(vec!["persistentvolume-binder-controller"]));
+    let off = switched_off(&Client::new(service, "default"), None).await.unwrap();
+    assert_eq!(off, (vec!["persistentvolume-binder-controller"], true));
+    let unseen = tower::service_fn(async |_: Request<Body>| {
+        Ok::<_, Infallible>(Response::new(Body::from(b"{\"items\":[]}".to_vec())))
+    });
+    let unseen = switched_off(&Client::new(unseen, "default"), None).await;
+    assert_eq!(unseen, Ok((Vec::new(), false)), "no pod is to be seen");
     let mut seen = ruled_by_the_manager();
-    (seen.daemon, seen.manager.off) = (DaemonStanding::default(), off.unwrap());
+    (seen.daemon, seen.manager.off) = (DaemonStanding::default(), off.0);
     let SwitchStep::Stop(why) = next(order(Direction::KubeControllerManager), &seen) else {
         panic!("{seen:?}")
     };

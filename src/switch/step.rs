@@ -127,6 +127,8 @@ pub struct ManagerStanding {
     pub is_being_freed: bool,
     /// Back: controllers of mooring that KCM's own flags switch off, as far as its pods show that.
     pub off: Vec<&'static str>,
+    /// Back: whether its pods show that it runs others of them.
+    pub is_on: bool,
     /// Back: who holds the lease, and what tells a stop of mooring from another, to be recorded.
     pub mark: String,
 }
@@ -445,7 +447,7 @@ fn until_stopped(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         );
     }
     if is_open && rules_by_flags {
-        return by_flags(unlisted);
+        return by_flags(unlisted, manager.is_on);
     }
     if is_open {
         return SwitchStep::StopDaemon;
@@ -502,8 +504,14 @@ fn pauses_longer(most: Duration, SwitchSeen { manager, servers, .. }: &SwitchSee
     })
 }
 
-/// What a person has to do whose mooring rules beside a KCM that its own flags keep from ruling.
-fn by_flags(unlisted: &[String]) -> SwitchStep {
+/// What a person has to do whose mooring rules beside a KCM that its own flags keep from ruling, if they do.
+fn by_flags(unlisted: &[String], is_on: bool) -> SwitchStep {
+    if is_on {
+        return SwitchStep::Stop(format!(
+            "mooring rules without a fence, and kube-controller-manager's pods show that it runs the same loops, so two rule now: \
+             {BY_SCALE} at once"
+        ));
+    }
     let at_rest = if unlisted.is_empty() {
         String::new()
     } else {
@@ -513,8 +521,8 @@ fn by_flags(unlisted: &[String]) -> SwitchStep {
         )
     };
     SwitchStep::Stop(format!(
-        "mooring rules without a fence, so kube-controller-manager's own flags keep its loops from ruling, and this command \
-         cannot change them: {at_rest}{BY_SCALE}, and then take its loops out of kube-controller-manager's --controllers"
+        "mooring rules without a fence, and this command cannot change what in kube-controller-manager's own flags keeps its loops \
+         from ruling: {at_rest}{BY_SCALE}, and then take what keeps them off out of its --controllers; if nothing does, two rule now"
     ))
 }
 

@@ -290,6 +290,14 @@ fn back_the_manager_is_freed_only_when_no_process_of_it_was_ever_denied() {
             Stop("attach them a second time: v1 on n1; stop mooring".into()),
         ),
         (
+            "likewise, and the pods of kube-controller-manager show its loops on",
+            |seen| {
+                seen.fence = FenceStanding::Absent { proven: true };
+                (seen.daemon.is_fenced, seen.manager.is_on) = (false, true);
+            },
+            Stop("two rule now: stop mooring".into()),
+        ),
+        (
             "its flags switch a loop off that would be freed",
             |seen| seen.manager.off = vec!["persistentvolume-binder-controller"],
             Stop("nobody would do their work: persistentvolume-binder-controller".into()),

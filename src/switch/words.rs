@@ -3,8 +3,8 @@
 use std::{fmt::Write as _, time::Duration};
 
 use super::step::{
-    BY_RESTART, Direction, FenceStanding, MOST_TO_LEAD, MOST_TO_WAIT, SwitchSeen, SwitchStep, longest_hold,
-    names,
+    BY_RESTART, BY_SCALE, Direction, FenceStanding, MOST_TO_LEAD, MOST_TO_WAIT, SwitchSeen, SwitchStep,
+    longest_hold, names,
 };
 use crate::fence::policies::Fence;
 
@@ -80,6 +80,14 @@ impl SwitchStep {
             Self::AwaitRestart => (
                 MOST_TO_WAIT,
                 format!("no process of kube-controller-manager has begun to lead that was denied nothing: {BY_RESTART}"),
+            ),
+            Self::Drain(_) if !seen.daemon.drains => (
+                MOST_TO_WAIT,
+                format!(
+                    "whether volumes come to rest could not be seen: a look at all VolumeAttachments and Nodes takes longer from here \
+                     than the minute for which mooring begins nothing new, or its leader changes: run this in a pod of the cluster, or {BY_SCALE}, and run \
+                     this again"
+                ),
             ),
             Self::Drain(volumes) => {
                 let why = "these volumes do not come to rest, and mooring goes on: see why with mooring doctor, and run this again, \

@@ -20,7 +20,7 @@ use crate::{
     explain::{
         age,
         sidecars::{Presence, Sidecar, Sidecars, renewed},
-        snapshot::{FENCE_BINDINGS, LEASES, Snapshot},
+        snapshot::{FENCE_BINDINGS, LEASES, MOORING_LEASES, Snapshot},
         subject,
     },
     fence::{
@@ -74,14 +74,15 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
 
 /// Whether mooring leads, which is to.
 fn ruler(snapshot: &Snapshot, case: &str, groups: &mut Groups<'_>) {
-    if !snapshot.was_read(LEASES) {
+    if ![LEASES, MOORING_LEASES].iter().any(|leases| snapshot.was_read(leases)) {
         return;
     }
-    // If it does not tell the namespace, each of the usual name: one may be left over.
+    // If it does not tell the namespace, either of the usual ones: one may be left over. Elsewhere anybody may write a lease.
     let deployment = snapshot.deployment();
     let [namespace, name] = daemon_lease(&of_deployment(deployment));
     let ours = snapshot.leases.iter().filter(|Lease { metadata, .. }| {
-        let is_there = deployment.is_none() || metadata.namespace.as_deref() == Some(namespace);
+        let at = metadata.namespace.as_deref();
+        let is_there = at == Some(namespace) || deployment.is_none() && at == Some("kube-system");
         is_there && metadata.name.as_deref() == Some(name)
     });
     let told = match ours.map(held_until).max() {

@@ -245,3 +245,38 @@ async fn a_kind_that_the_server_does_not_serve_is_not_taken_for_an_object_that_i
         assert_eq!(asks_for_rights, told == "you may not read it");
     }
 }
+
+/// Anybody who may write leases somewhere can make all of them too large, or write one that cannot be read.
+#[tokio::test]
+async fn where_not_all_leases_can_be_read_that_nobody_rules_behind_the_fence_is_told_by_those_of_mooring() {
+    let policy = json!({
+        "kind": "ValidatingAdmissionPolicy", "metadata": { "name": "mooring-fence-attachdetach-controller" },
+    });
+    let lease = |holder: &str| {
+        let spec = json!({ "holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": "1994-11-06T08:49:30.000000Z" });
+        json!({ "kind": "Lease", "metadata": meta("mooring", "mooring-system"), "spec": spec })
+    };
+    for (holder, ours, is_told) in [
+        ("", Said::Items(vec![lease("")]), true),
+        ("mooring-0", Said::Items(vec![lease("mooring-0")]), false),
+        ("", Said::No(403, "Forbidden"), false),
+    ] {
+        let server = played([
+            version(),
+            ("/apis/coordination.k8s.io/v1/leases", Said::No(500, "TooLarge")),
+            ("/apis/coordination.k8s.io/v1/namespaces/mooring-system/leases", ours),
+            (
+                "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+                Said::Items(vec![policy.clone()]),
+            ),
+            (
+                "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+                Said::Items(Vec::new()),
+            ),
+        ]);
+        let snapshot = server.reader.read(&Question::Cluster("shop".to_owned())).await.unwrap();
+        let found = crate::explain::doctor::doctor(&snapshot, None);
+        let told = json!(found.findings).to_string();
+        assert_eq!(told.contains("FencedWithoutRuler"), is_told, "{holder}: {told}");
+    }
+}
