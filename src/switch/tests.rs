@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
-    hold::ManagerHold,
     observe::FenceView,
     step::{
         DaemonStanding, Direction, FenceStanding, ManagerStanding, SwitchOrder, SwitchSeen, SwitchStep, next,
@@ -562,32 +560,6 @@ fn what_does_not_come_is_waited_for_a_while() {
         let told = step.given_up(Duration::ZERO, &held);
         assert_eq!(told.is_some_and(|told| told.contains("left to expire")), seconds == 200, "{seconds}");
     }
-}
-
-#[test]
-fn the_managers_lease_is_taken_once_then_only_kept_and_held_anew_when_it_was_anothers() {
-    let held_by = |holder: &str| json!({ "spec": { "holderIdentity": holder } });
-    let (mut hold, start) = (ManagerHold::default(), Instant::now());
-    // Second, holder, whether it is a take, whether it may be written, and for how long it has been held then.
-    let course = [
-        (0, "kcm-1", false, false, None),
-        (1, "kcm-1", true, true, None),
-        (2, "us", false, true, Some(0)),
-        (30, "us", false, true, Some(28)),
-        (31, "kcm-2", false, false, None),
-        (32, "us", true, true, Some(0)),
-        (40, "kcm-2", true, true, None),
-        (41, "us", false, true, Some(0)),
-        (42, "", false, false, None),
-        (43, "", true, true, None),
-    ];
-    for (second, holder, is_take, may, seconds) in course {
-        let now = start + Duration::from_secs(second);
-        assert_eq!(hold.may_write(is_take, &held_by(holder), "us", now), may, "{second}");
-        let since = hold.note(&held_by(holder), "us", now);
-        assert_eq!(since.map(|since| now.duration_since(since).as_secs()), seconds, "{second}");
-    }
-    assert_eq!(hold.note(&held_by(""), "", start), None, "a plan holds nothing");
 }
 
 #[test]

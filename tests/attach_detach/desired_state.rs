@@ -15,7 +15,6 @@ use apiserver::{
     tables::{ChangeSet, Objects, Stored},
 };
 use fastrand::Rng;
-use futures::FutureExt;
 use libtest_mimic::{Failed, Trial};
 use mooring::attach_detach::state::desired::{
     AttachSource, DesiredPod, DesiredState, DesiredVolume, PodFacts, attach_required::AttachRequired,

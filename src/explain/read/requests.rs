@@ -117,7 +117,7 @@ impl Read {
     /// What shows that an attacher or provisioner is there: the drivers, and leases of all namespaces, or, of who may not see
     /// those, or where they are too large, at least where most are, and mooring's.
     pub(in crate::explain) fn programs(seen: &Snapshot) -> impl Iterator<Item = Self> {
-        let there = Self::leases().is_unseen(seen).then(|| [SYSTEM_NAMESPACE, MOORING_NAMESPACE]);
+        let there = Self::leases().is_unseen(seen).then_some([SYSTEM_NAMESPACE, MOORING_NAMESPACE]);
         let there = there.into_iter().flatten().map(Self::leases_in);
         [Self::all::<CsiDriver>(), Self::leases()].into_iter().chain(there)
     }
