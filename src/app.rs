@@ -77,12 +77,11 @@ use https::{BoundServer, prepare, serving};
 pub use life::Life;
 use observing::{Observation, hands};
 use patience::{HTTP_TIMEOUT, LAST_WORDS, Patience};
+pub use subsystems::own_namespace;
 use subsystems::{Parts, Subsystem, subsystem};
 
 /// The alarm about a restore of etcd.
 const RESTORED: &str = "etcd_restored";
-/// Where the lease is outside a cluster.
-const LEASE_NAMESPACE: &str = "kube-system";
 
 /// Why the process ends other than by a signal.
 #[derive(Debug)]
@@ -339,12 +338,6 @@ fn start_subsystems(parts: &Parts, tasks: &mut Supervisor, mut router: Router) -
         router = router.rows(page, rows);
     }
     Ok(router)
-}
-
-/// The namespace of the objects that the daemon keeps for itself, the lease among them.
-pub fn own_namespace(config: &Config, api: &ApiServer) -> String {
-    let namespace = config.own_namespace.as_ref().or(api.own_namespace.as_ref());
-    namespace.cloned().unwrap_or_else(|| LEASE_NAMESPACE.to_owned())
 }
 
 fn log_start(api: &ApiServer, address: Option<SocketAddr>, identity: &str) {

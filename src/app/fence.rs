@@ -20,7 +20,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{own_namespace, subsystems::Parts};
+use super::subsystems::{Parts, own_namespace};
 use crate::{
     controller::second_writer::MEMORY,
     fence::{

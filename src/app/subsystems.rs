@@ -7,7 +7,8 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use apiserver::{
-    call::Caller, events::EventQueue, leadership::Leadership, lease_note::LeaseNote, tables::Objects,
+    call::Caller, connect::ApiServer, events::EventQueue, leadership::Leadership, lease_note::LeaseNote,
+    tables::Objects,
 };
 use serving::{Answer, MakeRows};
 use telemetry::traces::Traces;
@@ -170,4 +171,13 @@ fn binder_subsystem(parts: &Parts) -> anyhow::Result<Subsystem> {
         parts.traces.clone(),
     )?;
     Ok(of_runner(parts, "binder", runner, "/debug/binder"))
+}
+
+/// Where the lease is outside a cluster.
+const LEASE_NAMESPACE: &str = "kube-system";
+
+/// The namespace of the objects that the daemon keeps for itself, the lease among them.
+pub fn own_namespace(config: &Config, api: &ApiServer) -> String {
+    let namespace = config.own_namespace.as_ref().or(api.own_namespace.as_ref());
+    namespace.cloned().unwrap_or_else(|| LEASE_NAMESPACE.to_owned())
 }

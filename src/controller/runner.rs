@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// So many changes take some ten milliseconds.
-pub(super) const PORTION: usize = 500;
+pub(super) const CHANGES_AT_ONCE: usize = 500;
 
 /// A call with its answer.
 type AnsweredCall<C> = (<C as Controller>::Call, Result<<C as Controller>::Answer, CallError>);
@@ -169,8 +169,8 @@ impl<C: Controller, E: Executor<C>> Runner<C, E> {
     /// Looks at what has changed. If that is much, as after the tables were read, or after an outage, others have their turn
     /// in between; what changes meanwhile is looked at in the end.
     async fn catch_up(&mut self) {
-        for _ in 0..self.changes.count() / PORTION {
-            self.controller.changed(self.changes.take_some(PORTION), Instant::now());
+        for _ in 0..self.changes.count() / CHANGES_AT_ONCE {
+            self.controller.changed(self.changes.take_some(CHANGES_AT_ONCE), Instant::now());
             yield_now().await;
         }
         self.take_changes();

@@ -19,7 +19,7 @@ use apiserver::{
 use tokio::{sync::Semaphore, task::JoinHandle, task::yield_now, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{runner::PORTION, *};
+use super::{runner::CHANGES_AT_ONCE, *};
 use crate::{
     controller::finalizer::reasons::ProtectionReason,
     metrics::{Alarms, Metrics},
@@ -266,7 +266,7 @@ async fn l15_this_thread_goes_on_while_the_tables_are_read() {
 /// After the tables of a large cluster were read, all that has changed meanwhile is looked at.
 #[tokio::test]
 async fn l15_this_thread_goes_on_while_much_that_changed_is_looked_at() {
-    const MANY: usize = 10 * PORTION;
+    const MANY: usize = 10 * CHANGES_AT_ONCE;
     let stage = Stage::new(&[], 0);
     stage.is_synced();
     let node = |number: usize| {
@@ -294,7 +294,7 @@ async fn l15_this_thread_goes_on_while_much_that_changed_is_looked_at() {
     }
     other.abort();
     // What is left is looked at with the plan.
-    assert!(largest <= 2 * PORTION, "{largest}");
+    assert!(largest <= 2 * CHANGES_AT_ONCE, "{largest}");
 }
 
 #[tokio::test]

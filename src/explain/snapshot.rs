@@ -43,7 +43,7 @@ pub struct Unseen {
 /// Leases, for [`Snapshot::note_read`].
 pub const LEASES: &str = "leases";
 /// Those of mooring's namespace, where nobody else may write, likewise.
-pub const MOORING_LEASES: &str = "leases of mooring";
+pub const OWN_LEASES: &str = "leases of mooring";
 /// The policies of the fence, as a read of them is named.
 pub const FENCE: &str = "policies of the fence";
 /// Their bindings, likewise.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::{Reason, ReportKey};
 
 /// So many rows are copied in less than a millisecond.
-const PORTION: usize = 1_000;
+const ROWS_AT_ONCE: usize = 1_000;
 
 /// Where a key stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +68,7 @@ impl<K: ReportKey, R: Reason> Board<K, R> {
         let mut start = Bound::Unbounded;
         let portions = iter::from_fn(move || {
             let standing = self.standing();
-            let rows = part(&standing).range((start.as_ref(), Bound::Unbounded)).take(PORTION);
+            let rows = part(&standing).range((start.as_ref(), Bound::Unbounded)).take(ROWS_AT_ONCE);
             let rows: Vec<(K, Wait<R>)> = rows.map(|(key, wait)| (key.clone(), wait.clone())).collect();
             start = Bound::Excluded(rows.last()?.0.clone());
             Some(rows)

@@ -20,7 +20,7 @@ use crate::{
     explain::{
         age,
         sidecars::{Presence, Sidecar, Sidecars, renewed},
-        snapshot::{FENCE_BINDINGS, LEASES, MOORING_LEASES, Snapshot},
+        snapshot::{FENCE_BINDINGS, LEASES, OWN_LEASES, Snapshot},
         subject,
     },
     fence::{
@@ -74,7 +74,7 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
 
 /// Whether mooring leads, which is to.
 fn ruler(snapshot: &Snapshot, case: &str, groups: &mut Groups<'_>) {
-    if ![LEASES, MOORING_LEASES].iter().any(|leases| snapshot.was_read(leases)) {
+    if ![LEASES, OWN_LEASES].iter().any(|leases| snapshot.was_read(leases)) {
         return;
     }
     // If it does not tell the namespace, either of the usual ones: one may be left over. Elsewhere anybody may write a lease.

@@ -12,8 +12,8 @@ use derive_more::Display;
 
 use crate::explain::{
     snapshot::{
-        CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, FENCE_BINDINGS, LEASES, MOORING_LEASES,
-        PODS_THERE, Snapshot,
+        CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, FENCE_BINDINGS, LEASES, OWN_LEASES, PODS_THERE,
+        Snapshot,
     },
     subject::is_name,
 };
@@ -22,7 +22,7 @@ use crate::fence::policies::{API, BINDINGS, POLICIES};
 /// Where most drivers, and the stock controllers, have their leases.
 const SYSTEM_NAMESPACE: &str = "kube-system";
 /// Where mooring has its lease, unless it is told otherwise.
-const MOORING_NAMESPACE: &str = "mooring-system";
+const OWN_NAMESPACE: &str = "mooring-system";
 /// Namespace of events about what has none.
 const DEFAULT_NAMESPACE: &str = "default";
 /// Most events of one object that are read: the API server keeps them for an hour, and each counts repetitions.
@@ -117,7 +117,7 @@ impl Read {
     /// What shows that an attacher or provisioner is there: the drivers, and leases of all namespaces, or, of who may not see
     /// those, or where they are too large, at least where most are, and mooring's.
     pub(in crate::explain) fn programs(seen: &Snapshot) -> impl Iterator<Item = Self> {
-        let there = Self::leases().is_unseen(seen).then_some([SYSTEM_NAMESPACE, MOORING_NAMESPACE]);
+        let there = Self::leases().is_unseen(seen).then_some([SYSTEM_NAMESPACE, OWN_NAMESPACE]);
         let there = there.into_iter().flatten().map(Self::leases_in);
         [Self::all::<CsiDriver>(), Self::leases()].into_iter().chain(there)
     }
@@ -151,7 +151,7 @@ impl Read {
 
     /// Leases of a namespace.
     pub(in crate::explain) fn leases_in(namespace: &str) -> Self {
-        let noted = (namespace == MOORING_NAMESPACE).then_some(MOORING_LEASES);
+        let noted = (namespace == OWN_NAMESPACE).then_some(OWN_LEASES);
         Self::within(namespace, ("coordination.k8s.io", "leases"), Comes::Few("Lease", noted))
     }
 
