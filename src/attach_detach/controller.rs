@@ -69,6 +69,8 @@ pub struct AttachDetach {
     pub(super) is_loaded: bool,
     /// Up to which revision VolumeAttachments were told of when changes were taken, the last time and the time before.
     pub(super) attachments_told: [ResourceVersion; 2],
+    /// Whether something has changed since the last plan.
+    has_changes: bool,
     /// What cannot be read, and what pods may need for that reason, as the plan began (S42).
     pub(super) unknown_needs: UnknownNeeds,
     /// When the grace after a restore of etcd ends, if there is one (E11).
@@ -104,9 +106,8 @@ impl controller::Controller for AttachDetach {
             return;
         }
         self.queue.at(now);
-        // What was told when changes were taken last may be among these.
-        let [told, last] = self.attachments_told;
-        self.attachments_told = [last, self.objects.attachments.observed()];
+        self.has_changes = true;
+        let [told, _] = self.attachments_told;
         // Pods are taken node by node: what is desired on one node is then asked for in a row, becomes attached together,
         // and is published with few patches.
         let mut pods = BTreeSet::new();
@@ -177,6 +178,11 @@ impl controller::Controller for AttachDetach {
         if !self.leads {
             return self.told();
         }
+        if mem::take(&mut self.has_changes) {
+            // What was told when the last but one were taken is known. They come in several portions.
+            let [_, last] = self.attachments_told;
+            self.attachments_told = [last, self.objects.attachments.observed()];
+        }
         // 1. What is due, and whether anything may be taken away (S14, E11).
         self.queue.at(now);
         self.add_due(now);
@@ -237,6 +243,7 @@ impl AttachDetach {
             leads: false,
             is_loaded: false,
             attachments_told: [ResourceVersion::default(); 2],
+            has_changes: false,
             unknown_needs: UnknownNeeds::default(),
             grace_ends_at: None,
             fence_looked_for_at: None,

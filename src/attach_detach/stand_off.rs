@@ -265,8 +265,15 @@ mod tests {
             } else {
                 objects.observe_response(attachment);
             }
-            controller.changed(BTreeSet::from([ObjectRef::Attachment(name.clone())]), now);
-            controller.second_writer.has_to_read(&ActTarget::Attachment(node.clone(), name))
+            // What has changed comes in portions, and nodes come first.
+            let node_changed = ObjectRef::Node(node.clone());
+            for object in [node_changed.clone(), node_changed, ObjectRef::Attachment(name.clone())] {
+                controller.changed(BTreeSet::from([object]), now);
+            }
+            let is_asked_about =
+                controller.second_writer.has_to_read(&ActTarget::Attachment(node.clone(), name));
+            controller.plan(now);
+            is_asked_about
         };
         is_asked_about(attachment("ours", 9), false);
         assert!(is_asked_about(attachment("another's", 8), true), "the watch is behind our answer");

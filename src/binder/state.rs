@@ -46,7 +46,7 @@ use crate::controller::{last_said::LastSaid, second_writer::SecondWriters, uses:
 /// idles; the rest stays here, where pairs that have begun go first.
 const MOST_IN_FLIGHT: usize = 128;
 
-/// So many claims that name one volume, and for which it was refused, are told apart.
+/// If a volume was refused to so many claims that name it, those that are gone are forgotten.
 const MOST_REFUSED: usize = 1_000;
 
 /// Settings of the binder (pv-binder §12).
@@ -254,8 +254,13 @@ impl State {
     pub(super) fn note_refused(&mut self, name: &VolumeName, claim: &PersistentVolumeClaim) -> bool {
         let revision = self.volume(name).map(|volume| volume.metadata.resource_version).unwrap_or_default();
         let (refused, claims) = self.unreservable.entry(name.clone()).or_default();
-        if mem::replace(refused, revision) != revision || claims.len() >= MOST_REFUSED {
+        if mem::replace(refused, revision) != revision {
             claims.clear();
+        }
+        if claims.len() >= MOST_REFUSED && !claims.contains(&claim.metadata.uid) {
+            let naming = self.claims.naming(name).filter_map(|key| self.objects.claims.get(key));
+            let there: BTreeSet<Uid> = naming.map(|claim| claim.metadata.uid.clone()).collect();
+            claims.retain(|uid| there.contains(uid));
         }
         claim.spec.volume_name == *name && claims.insert(claim.metadata.uid.clone())
     }

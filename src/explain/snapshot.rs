@@ -42,7 +42,9 @@ pub struct Unseen {
 
 /// Leases, for [`Snapshot::note_read`].
 pub const LEASES: &str = "leases";
-/// Those of mooring's namespace, where nobody else may write, likewise.
+/// Where mooring has its lease, unless it is told otherwise.
+pub const OWN_NAMESPACE: &str = "mooring-system";
+/// Leases there, where nobody else may write, likewise.
 pub const OWN_LEASES: &str = "leases of mooring";
 /// The policies of the fence, as a read of them is named.
 pub const FENCE: &str = "policies of the fence";

@@ -114,7 +114,9 @@ async fn refused_lease(client: &Client, [namespace, name]: [&str; 2]) -> Option<
     let made = is_new.then_some((Method::POST, all));
     for (method, path) in made.into_iter().chain([(Method::PUT, path)]) {
         match ask(client, method.clone(), &format!("{path}?dryRun=All"), Some(&lease)).await {
-            Ok(_) | Err(NoAnswer::Refused(404 | 409, _)) => {}
+            Ok(_) | Err(NoAnswer::Refused(409, _)) => {}
+            // To a POST it says that the namespace is not there.
+            Err(NoAnswer::Refused(404, _)) if method == Method::PUT => {}
             Err(why) => return Some(format!("a dry run of {method} {path}: {why}")),
         }
     }
@@ -158,6 +160,7 @@ mod tests {
             ("GET /api/v1/nodes", 403, NO_RIGHT, Some("no node can be read")),
             (LEASES, 403, NO_RIGHT, Some("POST /apis/coordination.k8s.io/v1/namespaces/ns/leases: it")),
             (LEASES, 400, "the webhook says no", Some("the webhook says no")),
+            (LEASES, 404, "namespaces \"ns\" not found", Some("not found")),
             ("PUT /apis/coordination.k8s.io/v1/namespaces/ns/leases/m", 403, NO_RIGHT, Some("PUT")),
             (
                 "GET /apis/coordination.k8s.io/v1/namespaces/ns/leases/m",
@@ -173,7 +176,7 @@ mod tests {
                 assert!(is_read || query == Some("dryRun=All"), "{line}: nothing is stored");
                 let (code, message) = match line.as_str() {
                     line if !refuses.is_empty() && line.starts_with(refuses) => (code, words),
-                    "GET /api/v1/nodes" => (200, ""),
+                    "GET /api/v1/nodes" | LEASES => (200, ""),
                     _ => (404, "not found"),
                 };
                 let items = [json!({ "metadata": { "name": "n1" } })];

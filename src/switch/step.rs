@@ -447,7 +447,7 @@ fn until_stopped(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         );
     }
     if is_open && rules_by_flags {
-        return by_flags(unlisted, manager.is_on);
+        return by_flags(unlisted, manager.is_on && !daemon.is_fenced);
     }
     if is_open {
         return SwitchStep::StopDaemon;

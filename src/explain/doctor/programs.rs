@@ -20,7 +20,7 @@ use crate::{
     explain::{
         age,
         sidecars::{Presence, Sidecar, Sidecars, renewed},
-        snapshot::{FENCE_BINDINGS, LEASES, OWN_LEASES, Snapshot},
+        snapshot::{FENCE_BINDINGS, LEASES, OWN_LEASES, OWN_NAMESPACE, Snapshot},
         subject,
     },
     fence::{
@@ -74,12 +74,13 @@ fn fence(snapshot: &Snapshot, groups: &mut Groups<'_>) {
 
 /// Whether mooring leads, which is to.
 fn ruler(snapshot: &Snapshot, case: &str, groups: &mut Groups<'_>) {
-    if ![LEASES, OWN_LEASES].iter().any(|leases| snapshot.was_read(leases)) {
-        return;
-    }
     // If it does not tell the namespace, either of the usual ones: one may be left over. Elsewhere anybody may write a lease.
     let deployment = snapshot.deployment();
     let [namespace, name] = daemon_lease(&of_deployment(deployment));
+    let is_there = deployment.is_some() && namespace == OWN_NAMESPACE && snapshot.was_read(OWN_LEASES);
+    if !snapshot.was_read(LEASES) && !is_there {
+        return;
+    }
     let ours = snapshot.leases.iter().filter(|Lease { metadata, .. }| {
         let at = metadata.namespace.as_deref();
         let is_there = at == Some(namespace) || deployment.is_none() && at == Some("kube-system");

@@ -12,8 +12,8 @@ use derive_more::Display;
 
 use crate::explain::{
     snapshot::{
-        CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, FENCE_BINDINGS, LEASES, OWN_LEASES, PODS_THERE,
-        Snapshot,
+        CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, FENCE_BINDINGS, LEASES, OWN_LEASES,
+        OWN_NAMESPACE, PODS_THERE, Snapshot,
     },
     subject::is_name,
 };
@@ -21,8 +21,6 @@ use crate::fence::policies::{API, BINDINGS, POLICIES};
 
 /// Where most drivers, and the stock controllers, have their leases.
 const SYSTEM_NAMESPACE: &str = "kube-system";
-/// Where mooring has its lease, unless it is told otherwise.
-const OWN_NAMESPACE: &str = "mooring-system";
 /// Namespace of events about what has none.
 const DEFAULT_NAMESPACE: &str = "default";
 /// Most events of one object that are read: the API server keeps them for an hour, and each counts repetitions.

@@ -256,15 +256,26 @@ async fn where_not_all_leases_can_be_read_that_nobody_rules_behind_the_fence_is_
         let spec = json!({ "holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": "1994-11-06T08:49:30.000000Z" });
         json!({ "kind": "Lease", "metadata": meta("mooring", "mooring-system"), "spec": spec })
     };
-    for (holder, ours, is_told) in [
-        ("", Said::Items(vec![lease("")]), true),
-        ("mooring-0", Said::Items(vec![lease("mooring-0")]), false),
-        ("", Said::No(403, "Forbidden"), false),
+    let deployment = |namespace: &str| {
+        let arguments = ["run".to_owned(), format!("--leader-elect-resource-namespace={namespace}")];
+        let template = json!({ "spec": { "containers": [{ "name": "mooring", "args": arguments }] } });
+        let spec = json!({ "replicas": 2, "template": template });
+        vec![json!({ "kind": "Deployment", "metadata": meta("mooring", "mooring-system"), "spec": spec })]
+    };
+    let here = "mooring-system";
+    for (deployments, ours, is_told) in [
+        (deployment(here), Said::Items(vec![lease("")]), true),
+        (deployment(here), Said::Items(vec![lease("mooring-0")]), false),
+        (deployment(here), Said::No(403, "Forbidden"), false),
+        // Where its lease is, was not read.
+        (deployment("elsewhere"), Said::Items(Vec::new()), false),
+        (Vec::new(), Said::Items(Vec::new()), false),
     ] {
         let server = played([
             version(),
             ("/apis/coordination.k8s.io/v1/leases", Said::No(500, "TooLarge")),
             ("/apis/coordination.k8s.io/v1/namespaces/mooring-system/leases", ours),
+            ("/apis/apps/v1/namespaces/mooring-system/deployments", Said::Items(deployments)),
             (
                 "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
                 Said::Items(vec![policy.clone()]),
@@ -277,6 +288,6 @@ async fn where_not_all_leases_can_be_read_that_nobody_rules_behind_the_fence_is_
         let snapshot = server.reader.read(&Question::Cluster("shop".to_owned())).await.unwrap();
         let found = crate::explain::doctor::doctor(&snapshot, None);
         let told = json!(found.findings).to_string();
-        assert_eq!(told.contains("FencedWithoutRuler"), is_told, "{holder}: {told}");
+        assert_eq!(told.contains("FencedWithoutRuler"), is_told, "{told}");
     }
 }
