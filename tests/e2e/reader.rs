@@ -252,7 +252,14 @@ async fn one_namespace(stage: Stage) {
     assert_eq!(forbidden("pvc", "c1").await, ["pv/v1"]);
     assert_eq!(
         forbidden("pvc", "c2").await,
-        ["csidrivers", "leases", "leases in kube-system", "persistentvolumes", "storageclasses"]
+        [
+            "csidrivers",
+            "leases",
+            "leases in kube-system",
+            "leases in mooring-system",
+            "persistentvolumes",
+            "storageclasses"
+        ]
     );
     assert_eq!(forbidden("pod", "p1").await, ["csinode/n1", "node/n1", "pv/v1"]);
     // Events about nodes are in the namespace.
@@ -269,7 +276,7 @@ async fn one_namespace(stage: Stage) {
     let (code, stdout, stderr) = asked(&["explain", "pvc", "c2", "-o", "json"]).await;
     let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((code, answer["verdict"].as_str()), (Some(6), Some("Forbidden")), "{stdout}{stderr}");
-    assert_eq!(answer["unseen"][3]["what"], "persistentvolumes");
+    assert_eq!(answer["unseen"][4]["what"], "persistentvolumes");
     let admin_token = plane.token(User::Admin);
     let (code, stdout, stderr) = asked(&["explain", "pvc/c2", "--token", &admin_token]).await;
     assert_eq!(code, Some(2), "{stdout}{stderr}");

@@ -210,6 +210,10 @@ const ASKED: &[(&str, &str)] = &[
     ),
     ("attachments that no controller takes away", MADE_NOW),
     ("s1 one that has run since before the claim was made anew", MADE_NOW),
+    (
+        "an attacher is gone, and a tenant has a lease of its name that was renewed in a year to come",
+        WRITTEN_NOW,
+    ),
     ("never attached, node and driver gone, its volume unbound", DELETED_NOW),
 ];
 
