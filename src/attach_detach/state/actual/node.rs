@@ -101,11 +101,9 @@ impl NodeState {
             let (known, said) = (&mut self.machine, &node.status.node_info);
             let is_booted = is_another_boot(known, said);
             is_another_machine = is_another_machine_than(known, said);
-            let machine = if is_another_machine { known.clone() } else { NodeInfo::default() };
-            if is_another_machine {
-                // No number of the one before is this one's, also where this one has none.
-                known.clone_from(said);
-            }
+            // No number of the machine before is that of another one, also where this one has none.
+            let machine =
+                if is_another_machine { mem::replace(known, said.clone()) } else { NodeInfo::default() };
             learn(&mut known.boot_id, &said.boot_id);
             learn(&mut known.system_uuid, &said.system_uuid);
             learn(&mut known.machine_id, &said.machine_id);
