@@ -58,6 +58,8 @@ pub struct Record {
     pub ended: Vec<Instant>,
     /// From when to when what one sees or does may be late.
     pub late: Vec<(Instant, Instant)>,
+    /// Of which kinds a process may not be told what changes, and from when to when.
+    pub blind: Vec<Blind>,
     /// From when to when requests failed.
     pub faults: Vec<(Instant, Instant)>,
     /// What stubborn writers undid each time, and until when.
@@ -67,6 +69,14 @@ pub struct Record {
     pub killed_at: Instant,
     /// Where the last kill is among the requests.
     pub killed_request: usize,
+}
+
+/// What changes of a kind, or of any, is not told for a while.
+#[derive(Clone, Copy, Debug)]
+pub struct Blind {
+    pub kind: Option<&'static str>,
+    pub from: Instant,
+    pub until: Instant,
 }
 
 /// Plays it on a runtime of its own.
@@ -85,6 +95,7 @@ struct Daemons {
     starts: Vec<Instant>,
     ended: Vec<Instant>,
     late: Vec<(Instant, Instant)>,
+    blind: Vec<Blind>,
     faults: Vec<(Instant, Instant)>,
     troubles: JoinSet<()>,
     /// How many writes each had made when the last one that writes was looked for, and which it was.
@@ -96,9 +107,21 @@ impl Daemons {
     async fn start(server: Embedded, launch: Launch, count: usize) -> Self {
         let (running, seen) = (Vec::new(), Vec::new());
         let (kills, starts, ended) = (Vec::new(), Vec::new(), Vec::new());
-        let (late, faults, troubles) = (Vec::new(), Vec::new(), JoinSet::new());
-        let mut daemons =
-            Self { server, launch, running, kills, starts, ended, late, faults, troubles, seen, leader: 0 };
+        let (late, blind, faults, troubles) = (Vec::new(), Vec::new(), Vec::new(), JoinSet::new());
+        let mut daemons = Self {
+            server,
+            launch,
+            running,
+            kills,
+            starts,
+            ended,
+            late,
+            blind,
+            faults,
+            troubles,
+            seen,
+            leader: 0,
+        };
         for _ in 0..count {
             let proxy = daemons.server.proxy().await;
             let daemon = daemons.server.start(&daemons.launch, &proxy);
@@ -161,6 +184,7 @@ impl Daemons {
 
     async fn act(&mut self, act: &Act) {
         self.revive();
+        self.blind.extend(Blind::by(act));
         match *act {
             Act::Faults { seed, time } => {
                 self.faults.push((Instant::now(), Instant::now() + time));
@@ -225,6 +249,24 @@ impl Daemons {
     }
 }
 
+impl Blind {
+    /// What an act that begins now keeps from a process.
+    fn by(act: &Act) -> Option<Self> {
+        let (kind, time) = match *act {
+            Act::DelayWatch { kind, time } => (kind, time),
+            Act::Away { time } | Act::Freeze { time, .. } => (None, time),
+            _ => return None,
+        };
+        let now = Instant::now();
+        Some(Self { kind: kind.map(watched), from: now, until: now + time })
+    }
+
+    /// Whether changes of that kind are not told.
+    pub fn is_to(&self, resource: &str) -> bool {
+        self.kind.is_none_or(|kind| kind == resource)
+    }
+}
+
 async fn run(script: &Script) -> Record {
     let began = Instant::now();
     let server = Embedded::new(in_process::start).late_by(&script.lags, script.seed);
@@ -280,7 +322,7 @@ async fn run(script: &Script) -> Record {
     let (killed, killed_request) = (server.revision().await, server.recorded());
     let killed_at = Instant::now();
     let (kills, starts, late) = (daemons.kills.clone(), daemons.starts.clone(), daemons.late.clone());
-    let faults = daemons.faults.clone();
+    let (blind, faults) = (daemons.blind.clone(), daemons.faults.clone());
     let place = daemons.leader();
     daemons.replace(place, false, Duration::from_millis(100)).await;
     sleep(AFTER).await;
@@ -299,6 +341,7 @@ async fn run(script: &Script) -> Record {
         starts,
         ended,
         late,
+        blind,
         faults,
         fights,
         killed,

@@ -34,6 +34,11 @@ pub fn text(record: &Record) -> String {
         let at = kill.duration_since(record.began);
         lines.push((*kill, format!("{:9.3} {:>6} kill", at.as_secs_f64(), "")));
     }
+    for (begin, end) in &record.late {
+        let (at, until) = (begin.duration_since(record.began), end.duration_since(record.began));
+        let line = format!("{:9.3} {:>6} trouble until {:.3}", at.as_secs_f64(), "", until.as_secs_f64());
+        lines.push((*begin, line));
+    }
     lines.sort_by_key(|(at, _)| *at);
     lines.into_iter().map(|(_, line)| line + "\n").collect()
 }

@@ -22,8 +22,12 @@ mod all_on;
 mod troubles;
 
 pub const NODES: &str = "/api/v1/nodes";
-pub const PODS: &str = "/api/v1/namespaces/default/pods";
-pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+/// Pods and claims of all namespaces.
+pub const PODS: &str = "/api/v1/pods";
+pub const CLAIMS: &str = "/api/v1/persistentvolumeclaims";
+const NAMESPACES: &str = "/api/v1/namespaces";
+/// That of the claims; the second one only where a script has two.
+const NAMESPACE_NAMES: [&str; 2] = ["default", "other"];
 pub const VOLUMES: &str = "/api/v1/persistentvolumes";
 pub const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 const DRIVERS: &str = "/apis/storage.k8s.io/v1/csidrivers";
@@ -32,6 +36,10 @@ const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 const CLASS_NAMES: [&str; 2] = ["fast", "slow"];
 /// Says that a node's volumes are the daemon's to attach.
 const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+/// Between the name of a node and the number of a machine that has taken it.
+const REPLACES: char = '~';
+/// How the number of a machine begins that its kubelet reports.
+const SYSTEM: &str = "system-";
 /// A provisioner that is not there.
 const MISTYPED: &str = "mistyped.example.com";
 const ODD: [&str; 7] = ["status", "finalizers", "proxy", "a.b", "7", "true", "null"];
@@ -43,6 +51,8 @@ struct Troubles {
     tainted: BTreeSet<usize>,
     /// How often each machine has booted since the beginning.
     boots: [usize; 3],
+    /// How many machines have borne the name of each node before the one that does now.
+    machines: [usize; 3],
 }
 
 /// What a stubborn writer undoes each time, and until when.
@@ -59,7 +69,8 @@ pub struct World {
     script: Script,
     hands: Hands,
     nodes: Vec<String>,
-    claims: Vec<String>,
+    /// Namespace and name of each claim.
+    claims: Vec<(&'static str, String)>,
     volumes: Vec<String>,
     pods: usize,
     handles: usize,
@@ -77,7 +88,7 @@ impl World {
             script: script.clone(),
             hands,
             nodes: names(script, "n", 3),
-            claims: names(script, "c", 6),
+            claims: claims(script),
             volumes: names(script, "v", 6),
             pods: 0,
             handles: 0,
@@ -87,6 +98,8 @@ impl World {
             kubelets,
             beside: JoinSet::new(),
         };
+        let second = json!({ "metadata": { "name": NAMESPACE_NAMES[1] } });
+        world.hands.create(NAMESPACES, &second).await;
         world.hands.create(DRIVERS, &driver(true)).await;
         for class in 0..2 {
             world.make_class(class).await;
@@ -134,10 +147,14 @@ impl World {
         })
     }
 
-    /// A node whose machine has booted so often.
+    /// A node, with the machine and its boot as they are by now.
     async fn make_node(&self, node: usize) {
-        let boots = self.troubles.lock().unwrap().boots[node];
-        register(&self.hands, &self.nodes[node], boots).await;
+        let (boots, machines) = {
+            let troubles = self.troubles.lock().unwrap();
+            (troubles.boots[node], troubles.machines[node])
+        };
+        let name = &self.nodes[node];
+        register(&self.hands, name, &machine(name, machines), boots).await;
     }
 
     fn node(&self, node: usize) -> String {
@@ -145,18 +162,19 @@ impl World {
     }
 
     fn claim(&self, claim: usize) -> String {
-        format!("{CLAIMS}/{}", self.claims[claim])
+        let (namespace, name) = &self.claims[claim];
+        format!("{}/{name}", within(CLAIMS, namespace))
     }
 
     async fn make_claim(&self, claim: usize, class: usize, is_foreign: bool) {
-        let mut object = json!({
-            "metadata": { "name": self.claims[claim], "annotations": {} }, "spec": claim_spec(class),
-        });
+        let (namespace, name) = &self.claims[claim];
+        let mut object =
+            json!({ "metadata": { "name": name, "annotations": {} }, "spec": claim_spec(class) });
         if is_foreign {
             object["metadata"]["annotations"]["volume.kubernetes.io/storage-provisioner"] =
                 "other.example.com".into();
         }
-        self.hands.create(CLAIMS, &object).await;
+        self.hands.create(&within(CLAIMS, namespace), &object).await;
     }
 
     /// One of the volumes made beforehand.
@@ -195,18 +213,20 @@ impl World {
     async fn pod(&mut self, claim: usize, node: usize, kind: &str) -> String {
         self.pods += 1;
         let is_odd = self.script.has_odd_names && self.pods < 4;
-        let name = if is_odd { self.claims[self.pods - 1].clone() } else { format!("{kind}-{}", self.pods) };
+        let name =
+            if is_odd { self.claims[self.pods - 1].1.clone() } else { format!("{kind}-{}", self.pods) };
         self.make_pod(&name, claim, node).await;
-        format!("{PODS}/{name}")
+        format!("{}/{name}", within(PODS, self.claims[claim].0))
     }
 
     async fn make_pod(&self, name: &str, claim: usize, node: usize) {
-        let source = json!({ "persistentVolumeClaim": { "claimName": self.claims[claim] } });
+        let (namespace, claim) = &self.claims[claim];
+        let source = json!({ "persistentVolumeClaim": { "claimName": claim } });
         let mut object = pod_object(name, source);
         if !self.script.is_delayed {
             object["spec"]["nodeName"] = self.nodes[node].clone().into();
         }
-        self.hands.create(PODS, &object).await;
+        self.hands.create(&within(PODS, namespace), &object).await;
     }
 
     /// The volume, among those that are there.
@@ -230,13 +250,17 @@ impl World {
         let pods = self.hands.list(PODS).await;
         let runs_here =
             |pod: &&Value| pod["status"]["phase"] == "Running" && pod["spec"]["nodeName"] == self.nodes[node];
-        let used: Vec<&Value> = pods
-            .iter()
-            .filter(runs_here)
-            .map(|pod| &pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"])
-            .collect();
+        let used: Vec<&Value> = pods.iter().filter(runs_here).collect();
         let chosen = (!used.is_empty()).then(|| used[claim % used.len()]);
-        self.claims.iter().position(|name| chosen.is_some_and(|chosen| chosen == name)).unwrap_or(claim)
+        chosen.and_then(|pod| self.claim_of(pod)).unwrap_or(claim)
+    }
+
+    /// Which of the claims a pod uses.
+    fn claim_of(&self, pod: &Value) -> Option<usize> {
+        let used = &pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"];
+        let is_it =
+            |(namespace, name): &(&str, String)| pod["metadata"]["namespace"] == *namespace && used == name;
+        self.claims.iter().position(is_it)
     }
 
     async fn remake_volume(&mut self, volume: usize, has_other_handle: bool, keeps_claim: bool) {
@@ -284,11 +308,9 @@ impl World {
         let volume = self.volumes.iter().position(|name| of_claim(name)).filter(|volume| *volume < 3);
         let provisioned = hands.list(VOLUMES).await.into_iter().find(|volume| of_claim(name(volume)));
         let provisioned = provisioned.filter(|_| self.script.is_provisioned);
-        let uses = |pod: &&Value| {
-            pod["spec"]["nodeName"] == self.nodes[node]
-                && pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == self.claims[claim]
-        };
-        let first = hands.list(PODS).await.iter().find(uses).map(|pod| name(pod).to_owned());
+        let uses =
+            |pod: &&Value| pod["spec"]["nodeName"] == self.nodes[node] && self.claim_of(pod) == Some(claim);
+        let first = hands.list(PODS).await.iter().find(uses).map(|pod| path_of(PODS, pod));
         match (provisioned, volume) {
             (Some(old), _) => self.restore_volume(old, true, true).await,
             (None, Some(volume)) => self.remake_volume(volume, true, true).await,
@@ -297,7 +319,7 @@ impl World {
         self.pod(claim, node, "main").await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         if let Some(first) = first {
-            hands.end(&format!("{PODS}/{first}"), false).await;
+            hands.end(&first, false).await;
         }
     }
 
@@ -332,17 +354,16 @@ impl World {
                 if pods.is_empty() {
                     return;
                 }
-                let path = format!("{PODS}/{}", name(&pods[pod % pods.len()]));
-                hands.end(&path, by_force).await;
+                hands.end(&path_of(PODS, &pods[pod % pods.len()]), by_force).await;
             }
             Act::RemakePod { pod, claim, node } => {
                 let pods = hands.list(PODS).await;
                 if pods.is_empty() {
                     return;
                 }
-                let name = name(&pods[pod % pods.len()]).to_owned();
-                hands.remove(&format!("{PODS}/{name}")).await;
-                self.make_pod(&name, claim, node).await;
+                let pod = &pods[pod % pods.len()];
+                hands.remove(&path_of(PODS, pod)).await;
+                self.make_pod(name(pod), claim, node).await;
             }
             Act::DeleteClaim { claim, by_force } => hands.end(&self.claim(claim), by_force).await,
             Act::MakeClaim { claim, class, is_foreign } => self.make_claim(claim, class, is_foreign).await,
@@ -350,7 +371,8 @@ impl World {
                 let claim = self.used_claim(claim, node).await;
                 hands.remove(&self.claim(claim)).await;
                 if has_volume {
-                    let reference = json!({ "namespace": "default", "name": self.claims[claim] });
+                    let (namespace, name) = &self.claims[claim];
+                    let reference = json!({ "namespace": namespace, "name": name });
                     self.make_volume(3 + claim % 3, false, reference).await;
                 }
                 self.make_claim(claim, 0, false).await;
@@ -389,7 +411,8 @@ impl World {
                 let uid = known.filter(|claim| claim["spec"]["volumeName"].is_string());
                 let uid = uid.map_or(json!("of-another"), |claim| claim["metadata"]["uid"].clone());
                 let uid = if lacks_uid { Value::Null } else { uid };
-                let reference = json!({ "namespace": "default", "name": self.claims[claim], "uid": uid });
+                let (namespace, name_of_claim) = &self.claims[claim];
+                let reference = json!({ "namespace": namespace, "name": name_of_claim, "uid": uid });
                 let body = json!({ "spec": { "claimRef": reference } });
                 hands.patch(&format!("{VOLUMES}/{}", name(&volume)), &body).await;
             }
@@ -424,7 +447,11 @@ impl World {
         for node in 0..3 {
             self.make_node(node).await;
         }
+        let machines = self.troubles.lock().unwrap().machines;
+        let replaced = self.nodes.iter().zip(machines);
+        let dead = replaced.flat_map(|(name, count)| (0..count).map(move |number| machine(name, number)));
         self.kubelets.change(|kubelets| {
+            kubelets.dead.extend(dead);
             kubelets.silent.clear();
             kubelets.holding.clear();
         });
@@ -448,14 +475,31 @@ fn driver(attach_required: bool) -> Value {
     json!({ "metadata": { "name": DRIVER }, "spec": { "attachRequired": attach_required } })
 }
 
+/// A machine that bears the name of a node, after so many others.
+fn machine(node: &str, number: usize) -> String {
+    if number == 0 { node.to_owned() } else { format!("{node}{REPLACES}{number}") }
+}
+
+/// The machine behind a node, as its kubelet says.
+pub fn machine_of<'a>(name: &'a str, node: &'a Value) -> &'a str {
+    let uuid = node["status"]["nodeInfo"]["systemUUID"].as_str();
+    uuid.and_then(|uuid| uuid.strip_prefix(SYSTEM)).unwrap_or(name)
+}
+
+/// The node whose name a machine bears, or bore once.
+pub fn node_of(machine: &str) -> &str {
+    machine.split_once(REPLACES).map_or(machine, |(node, _)| node)
+}
+
 /// What a kubelet says as it begins: its node is there, well and without taints.
-async fn register(hands: &Hands, name: &str, boots: usize) {
+async fn register(hands: &Hands, name: &str, machine: &str, boots: usize) {
     let metadata = json!({ "name": name, "annotations": { MANAGED: "true" } });
-    hands.create(NODES, &json!({ "metadata": metadata })).await;
+    let info =
+        json!({ "bootID": format!("boot-{machine}-{boots}"), "systemUUID": format!("{SYSTEM}{machine}") });
+    hands.create(NODES, &json!({ "metadata": metadata, "status": { "nodeInfo": info } })).await;
     let path = format!("{NODES}/{name}");
     hands.patch(&path, &json!({ "metadata": metadata, "spec": { "taints": null } })).await;
-    let machine = json!({ "bootID": format!("boot-{name}-{boots}"), "systemUUID": format!("system-{name}") });
-    hands.patch(&format!("{path}/status"), &json!({ "status": { "nodeInfo": machine } })).await;
+    hands.patch(&format!("{path}/status"), &json!({ "status": { "nodeInfo": info } })).await;
     ready(hands, &path, "True").await;
 }
 
@@ -474,6 +518,27 @@ pub fn names(script: &Script, letter: &str, count: usize) -> Vec<String> {
         _ => ODD[(seed + number) % ODD.len()].to_owned(),
     };
     (0..count).map(name).collect()
+}
+
+/// Namespace and name of each claim of a script.
+fn claims(script: &Script) -> Vec<(&'static str, String)> {
+    let names = names(script, "c", 6);
+    let place =
+        |number: usize| if script.has_namespaces && number > 2 { (1, number - 3) } else { (0, number) };
+    let places = (0..6).map(place);
+    places.map(|(namespace, name)| (NAMESPACE_NAMES[namespace], names[name].clone())).collect()
+}
+
+/// Pods or claims of one namespace.
+fn within(list: &str, namespace: &str) -> String {
+    list.replacen("/api/v1", &format!("{NAMESPACES}/{namespace}"), 1)
+}
+
+/// The path of an object of a list.
+fn path_of(list: &str, object: &Value) -> String {
+    let list =
+        object["metadata"]["namespace"].as_str().map_or_else(|| list.to_owned(), |it| within(list, it));
+    format!("{list}/{}", name(object))
 }
 
 /// What all claims ask for.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::{
     acts::{Script, Undo},
     judges,
-    play::Record,
+    play::{Blind, Record},
     world::Fight,
 };
 
@@ -27,6 +27,9 @@ struct Story {
     name: String,
     #[serde(default)]
     convicts: Option<String>,
+    /// All judges are asked, those of the promises that have tables of their own, too.
+    #[serde(default)]
+    all: bool,
     happens: Vec<Happening>,
 }
 
@@ -61,6 +64,15 @@ struct Happening {
     /// For so many seconds the daemon's requests fail, and two replicas lead by a lease.
     #[serde(default)]
     fails: Option<u64>,
+    /// For so many seconds the daemon's way to the API server is in trouble.
+    #[serde(default)]
+    late: Option<u64>,
+    /// For so many seconds the daemon is not told of volumes.
+    #[serde(default)]
+    blind: Option<u64>,
+    /// The put was sent at that second, and held up on its way.
+    #[serde(default)]
+    sent: Option<u64>,
     /// A stubborn writer undoes this of an object no more.
     #[serde(default)]
     stops: Option<(Undo, String)>,
@@ -75,7 +87,8 @@ pub fn trials() -> Vec<Trial> {
     let stories: Vec<Story> = serde_saphyr::from_str(include_str!("wrongdoers.yaml")).unwrap();
     let trials = stories.into_iter().map(|story| {
         Trial::test(format!("wrongdoer_{}", story.name.replace(' ', "_")), move || {
-            let faults = judges::goods(&record(&story.happens));
+            let judge = if story.all { judges::judge } else { judges::goods };
+            let faults = judge(&record(&story.happens));
             let is_right = match &story.convicts {
                 Some(rule) => {
                     !faults.is_empty() && faults.iter().all(|fault| fault.to_string().starts_with(rule))
@@ -111,6 +124,7 @@ fn record(happenings: &[Happening]) -> Record {
         starts: Vec::new(),
         ended: Vec::new(),
         late: Vec::new(),
+        blind: Vec::new(),
         faults: Vec::new(),
         fights: Vec::new(),
         killed: u64::MAX,
@@ -147,6 +161,11 @@ fn record(happenings: &[Happening]) -> Record {
                 record.script.has_replicas = true;
                 record.faults.push((at, at + Duration::from_secs(seconds)));
             }
+            record.blind.extend(happening.blind.map(|seconds| {
+                let kind = Some("persistentvolumes");
+                Blind { kind, from: at, until: at + Duration::from_secs(seconds) }
+            }));
+            record.late.extend(happening.late.map(|seconds| (at, at + Duration::from_secs(seconds))));
             if happening.killed {
                 (record.killed, record.killed_request) = (revision, record.requests.len());
             }
@@ -173,7 +192,8 @@ fn record(happenings: &[Happening]) -> Record {
             let verb = if before.is_some() { "patch" } else { "create" };
             let response = json!({ "metadata": { "resourceVersion": revision.to_string() } });
             let entry = entry(user, verb, (resource, name), happening, at);
-            record.requests.push(Entry { code: 200, response, ..entry });
+            let sent = Some(happening.sent.map_or(at, |sent| began + Duration::from_secs(sent)));
+            record.requests.push(Entry { code: 200, response, sent, ..entry });
             record.changes.push(Change {
                 revision,
                 resource: resource.to_owned(),
@@ -207,6 +227,7 @@ fn entry(
         request: happening.is.clone(),
         response: Value::Null,
         at: Some(at),
+        sent: Some(at),
     }
 }
 

@@ -4,7 +4,8 @@
 //! Like the real one, it writes merge patches and refuses volumes that are being deleted. It puts its finalizer on the
 //! PersistentVolume and on the VolumeAttachment before it attaches, and removes the finalizer after it has detached
 //! (from a volume that is being deleted, after its last attachment). It does not enforce exclusive access. It gives the
-//! driver the present handle of the volume of that name. It retries after 1 s, doubles the pause each time up to 5 min,
+//! driver the present handle of the volume of that name, and the machine that the attachment is annotated with, which is the
+//! one that had the node's name as it was attached. It retries after 1 s, doubles the pause each time up to 5 min,
 //! and each time writes the error with a new time.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -23,6 +24,9 @@ use super::{
     work::{Work, Write},
 };
 use crate::clock::Clock;
+
+/// What the driver calls the machine.
+const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 
 /// The real one's default number of workers.
 const WORKERS: usize = 10;
@@ -58,6 +62,8 @@ pub struct AttacherBehaviour {
     pub attach_of: BTreeMap<String, Reaction>,
     /// To detaching these.
     pub detach_of: BTreeMap<String, Reaction>,
+    /// By node: the machine that bears its name now, if that is not the first one, which is called as the node.
+    pub machines: BTreeMap<String, String>,
     /// Writes at once; 0 means the real one's default.
     pub workers: usize,
     /// What the driver's calls are noted in.
@@ -249,9 +255,14 @@ fn effect(
     Some(Effect {
         storage: storage.clone(),
         disk: format!("kubernetes.io/csi/{}^{}", csi.driver, csi.volume_handle),
-        machine: attachment.spec.node_name.clone(),
+        machine: machine_of(attachment).unwrap_or(&attachment.spec.node_name).to_owned(),
         step,
     })
+}
+
+/// The machine that an attachment is for. The real one writes what the driver calls it.
+fn machine_of(attachment: &VolumeAttachment) -> Option<&str> {
+    attachment.metadata.annotations.as_ref()?.get(NODE_ID).map(String::as_str)
 }
 
 fn attach(
@@ -272,12 +283,16 @@ fn attach(
         let path = format!("/api/v1/persistentvolumes/{}", volume.name_any());
         return Next::Write(Write::patch(path, add_finalizer(&volume.metadata, &finalizer)));
     }
-    if !has_finalizer(&attachment.metadata, &finalizer) {
+    let node = &attachment.spec.node_name;
+    let machine = behaviour.machines.get(node).unwrap_or(node);
+    let is_of_another = machine_of(attachment).is_some_and(|of| of != machine);
+    if !has_finalizer(&attachment.metadata, &finalizer) || is_of_another {
         let finalizers = attachment.metadata.finalizers.iter().flatten().map(String::as_str);
+        let others = finalizers.filter(|name| *name != finalizer);
         let body = json!({ "metadata": {
             "resourceVersion": attachment.metadata.resource_version,
-            "finalizers": finalizers.chain([finalizer.as_str()]).collect::<Vec<_>>(),
-            "annotations": { "csi.alpha.kubernetes.io/node-id": attachment.spec.node_name },
+            "finalizers": others.chain([finalizer.as_str()]).collect::<Vec<_>>(),
+            "annotations": { NODE_ID: machine },
         }});
         return Next::Write(Write::patch(path(attachment), body));
     }

@@ -48,6 +48,10 @@ pub struct KubeletBehaviour {
     pub holding: BTreeSet<String>,
     /// How often the machine of a node has booted. After a boot nothing is mounted there.
     pub boots: BTreeMap<String, usize>,
+    /// By node: the machine that bears its name now, if that is not the first one, which is called as the node.
+    pub machines: BTreeMap<String, String>,
+    /// Machines that have stopped for good: nothing is mounted there any more.
+    pub dead: BTreeSet<String>,
     /// After so long they report again what they have mounted, if somebody has taken it out of their report.
     pub report_after: Duration,
     /// What mounts are noted in.
@@ -97,11 +101,11 @@ struct World {
     pods_of: BTreeMap<String, BTreeSet<Key>>,
     /// Nodes with a pod that uses a claim.
     users_of: BTreeMap<Key, BTreeSet<String>>,
-    /// By node: unique volume names and the pods (UIDs) they are mounted for.
+    /// By machine: unique volume names and the pods (UIDs) they are mounted for.
     mounted: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
-    /// By node and pod (UID): the unique names of the volumes that the pod's claims ever led to.
+    /// By machine and pod (UID): the unique names of the volumes that the pod's claims ever led to.
     processed: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
-    /// By node: the boot that these two are of.
+    /// By machine: the boot that these two are of.
     boots: BTreeMap<String, usize>,
     /// By node: when it reports again what somebody has taken out of its report.
     reports: BTreeMap<String, Instant>,
@@ -165,6 +169,7 @@ async fn run(client: Client, mut behaviour: watch::Receiver<KubeletBehaviour>) {
                 }
             }
             Ok(()) = behaviour.changed() => {
+                world.bury(&behaviour.borrow());
                 for node in world.nodes.values() {
                     work.mark(node.name_any());
                 }
@@ -218,6 +223,15 @@ impl World {
         *self.reports.entry(name.to_owned()).or_insert(now + after) <= now
     }
 
+    /// What a machine had mounted that has stopped for good is mounted no more.
+    fn bury(&mut self, behaviour: &KubeletBehaviour) {
+        for machine in &behaviour.dead {
+            for disk in self.mounted.remove(machine).unwrap_or_default().keys() {
+                behaviour.storage.note(disk, machine, Step::Unmounted);
+            }
+        }
+    }
+
     /// The next write of a node's kubelet, after it has mounted and unmounted what it may.
     fn next_write(&mut self, name: &str, behaviour: &KubeletBehaviour) -> Option<Write> {
         if behaviour.silent.contains(name) {
@@ -231,13 +245,14 @@ impl World {
             .flatten()
             .filter_map(|(namespace, pod)| self.pods.get(namespace, pod).cloned())
             .collect();
-        let mut mounted = self.mounted.remove(name).unwrap_or_default();
-        let mut processed = self.processed.remove(name).unwrap_or_default();
+        let machine = behaviour.machines.get(name).map_or(name, String::as_str);
+        let mut mounted = self.mounted.remove(machine).unwrap_or_default();
+        let mut processed = self.processed.remove(machine).unwrap_or_default();
         if let Some(boots) = behaviour.boots.get(name)
-            && self.boots.insert(name.to_owned(), *boots).unwrap_or_default() != *boots
+            && self.boots.insert(machine.to_owned(), *boots).unwrap_or_default() != *boots
         {
             for disk in mem::take(&mut mounted).keys() {
-                behaviour.storage.note(disk, name, Step::Unmounted);
+                behaviour.storage.note(disk, machine, Step::Unmounted);
             }
             processed.clear();
         }
@@ -274,6 +289,7 @@ impl World {
                     reported.contains(unique_name)
                         && published.contains(unique_name)
                         && self.is_attached(volume, name)
+                        && (machine == name || is_there(volume, unique_name, machine, &behaviour.storage))
                 });
             if mountable && pod.metadata.deletion_timestamp.is_none() {
                 for (unique_name, _) in volumes {
@@ -306,13 +322,13 @@ impl World {
                 })
         };
         for disk in before.iter().filter(|disk| !mounted.contains_key(*disk)) {
-            behaviour.storage.note(disk, name, Step::Unmounted);
+            behaviour.storage.note(disk, machine, Step::Unmounted);
         }
         for disk in mounted.keys().filter(|disk| !before.contains(*disk)) {
-            behaviour.storage.note(disk, name, Step::Mounted);
+            behaviour.storage.note(disk, machine, Step::Mounted);
         }
-        self.mounted.insert(name.to_owned(), mounted);
-        self.processed.insert(name.to_owned(), processed);
+        self.mounted.insert(machine.to_owned(), mounted);
+        self.processed.insert(machine.to_owned(), processed);
         write
     }
 
@@ -325,6 +341,12 @@ impl World {
                 && attachment.status.as_ref().is_some_and(|status| status.attached)
         })
     }
+}
+
+/// Whether a machine that has taken a name finds the device: an attachment of that name may be of the machine before, and then
+/// the driver has put the disk there. An iSCSI target is found from everywhere.
+fn is_there(volume: &PersistentVolume, disk: &str, machine: &str, storage: &Storage) -> bool {
+    volume.spec.as_ref().is_some_and(|spec| spec.csi.is_none()) || storage.is_published(disk, machine)
 }
 
 /// The name by which the kubelet asks for a VolumeAttachment (attach-detach §7.1).

@@ -51,6 +51,17 @@ impl Storage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(fact);
     }
 
+    /// Whether the driver has attached a disk to a machine.
+    pub(super) fn is_published(&self, disk: &str, machine: &str) -> bool {
+        let facts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_call = |fact: &&Fact| {
+            fact.disk == disk
+                && fact.machine == machine
+                && matches!(fact.step, Step::Published | Step::Unpublished)
+        };
+        facts.iter().rfind(is_call).is_some_and(|fact| fact.step == Step::Published)
+    }
+
     /// All so far, oldest first.
     pub fn facts(&self) -> Vec<Fact> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -28,7 +28,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Bytes};
 use kube::{Client, client::Body};
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tower::{BoxError, Layer, Service, ServiceExt};
 
 pub use record::Write;
@@ -41,6 +41,10 @@ use record::Record;
 use rule::{Action, Delivery, Gate, ReadRule, Rule};
 use storm::{Fault, Weather};
 use watches::Watches;
+
+/// When a write was sent, for a server in this process: an extension of the request, which may come later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent(pub Instant);
 
 /// The handle of a test. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -344,7 +348,8 @@ where
             status: None,
         };
         let fault = self.faults.draw(&head);
-        let forward = Request::from_parts(head, Body::from(bytes));
+        let mut forward = Request::from_parts(head, Body::from(bytes));
+        forward.extensions_mut().insert(Sent(Instant::now()));
         let Some((index, rule)) = self.faults.admit(write) else { return std::future::pending().await };
         match rule {
             Some(rule) => self.ruled(rule, index, forward).await,

@@ -11,12 +11,12 @@ use test_support::audit::{DAEMON, Entry};
 use tokio::time::Instant;
 
 use super::{
-    Fault, Moment, Objects, Timeline, claims_of, disk_of, in_use, is_of, is_ready, is_terminating, listed,
-    mounted, pace::is_write, uid,
+    Fault, Moment, Objects, Timeline, begins, claims_of, disk_of, in_use, is_of, is_ready, is_terminating,
+    listed, mounted, pace::is_write, refers_to_name, uid,
 };
 use crate::{
     play::Record,
-    world::{attachment_of, names},
+    world::{attachment_of, machine_of, names},
 };
 
 /// An attacher that is well has detached what was deleted so long ago.
@@ -59,8 +59,9 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
             fault("calm: an attachment that does not end", name.to_owned());
         }
     }
+    let unproven = unproven(record, timeline);
     for (name, pod) in objects.all("pods") {
-        if pod_waits(record, &objects, pod) {
+        if pod_waits(record, &objects, &unproven, pod) {
             fault("calm: a pod that waits without a cause", name.to_owned());
         }
     }
@@ -119,9 +120,8 @@ pub(super) fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Optio
     let volume = claim["spec"]["volumeName"].as_str().and_then(|name| objects.get("persistentvolumes", name));
     let names_it = |volume: &Value| {
         let reference = &volume["spec"]["claimRef"];
-        let claim_name = name.split_once('/').map_or("", |(_, name)| name);
         reference.is_null()
-            || (reference["name"] == claim_name
+            || (refers_to_name(reference, name)
                 && reference["uid"].as_str().is_none_or(|of| of.is_empty() || of == uid(claim)))
     };
     let has_its_class =
@@ -253,7 +253,29 @@ fn takes_off_what_was_given(objects: &Objects, given: &Given, entry: &Entry) -> 
 /// Whether a node reports a disk in use that its machine has mounted. Nothing less keeps the disk from others: a report may
 /// announce a pod that waits, too (S43).
 fn has_mounted(record: &Record, name: &str, node: &Value, disk: &str) -> bool {
-    in_use(node).contains(disk) && mounted(&record.facts, disk, name, record.killed_at).is_some()
+    in_use(node).contains(disk)
+        && mounted(&record.facts, disk, machine_of(name, node), record.killed_at).is_some()
+}
+
+/// By node, and disk: what is reported in use since before the last process began to lead. It has not seen that a pod waited for
+/// it then (S43).
+fn unproven(record: &Record, timeline: &Timeline) -> BTreeSet<(String, String)> {
+    let mut since: BTreeMap<(String, String), Instant> = BTreeMap::new();
+    let is_past = |moment: &&Moment| moment.change.revision <= record.killed;
+    for moment in timeline.moments.iter().take_while(is_past) {
+        let change = moment.change;
+        if change.resource != "nodes" {
+            continue;
+        }
+        let used = change.after.as_ref().map(in_use).unwrap_or_default();
+        since.retain(|(node, disk), _| *node != change.name || used.contains(disk.as_str()));
+        for disk in used {
+            since.entry((change.name.clone(), disk.to_owned())).or_insert(moment.at);
+        }
+    }
+    let begins = begins(record, timeline);
+    let last = begins.into_iter().filter(|begin| *begin <= record.killed_at).max();
+    since.into_iter().filter(|(_, since)| last.is_some_and(|last| *since <= last)).map(|(at, _)| at).collect()
 }
 
 /// An event that another node holds a volume which that node alone has mounted, without an entry in its list or an attachment:
@@ -381,7 +403,7 @@ pub(super) fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
 }
 
 /// A pod on a well node whose claims are Bound waits, and nothing that the world shows keeps its volume from it.
-fn pod_waits(record: &Record, objects: &Objects, pod: &Value) -> bool {
+fn pod_waits(record: &Record, objects: &Objects, unproven: &Given, pod: &Value) -> bool {
     let name = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     let Some(node) = objects.get("nodes", name).filter(|node| is_ready(node)) else { return false };
     if ["Running", "Succeeded", "Failed"].contains(&phase(pod)) || is_terminating(pod) {
@@ -401,6 +423,7 @@ fn pod_waits(record: &Record, objects: &Objects, pod: &Value) -> bool {
             other != name
                 && (listed(node).contains(disk.as_str())
                     || has_mounted(record, other, node, &disk)
+                    || unproven.contains(&(other.to_owned(), disk.clone()))
                     || attachment_of(&disk, other)
                         .is_some_and(|name| objects.get("volumeattachments", &name).is_some()))
         });

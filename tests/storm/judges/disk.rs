@@ -10,10 +10,13 @@ use testbed::actors::{Fact, Step};
 use tokio::time::Instant;
 
 use super::{
-    Fault, Moment, Objects, Timeline, claims_of, disk_of, in_use, is_out_of_service, is_ready,
-    is_terminating, listed, mounted, uid,
+    Fault, Moment, Objects, Timeline, begins, claims_of, disk_of, in_use, is_out_of_service, is_ready,
+    is_terminating, listed, machine_for, mounted, uid,
 };
-use crate::{play::Record, world::attachment_of};
+use crate::{
+    play::Record,
+    world::{attachment_of, machine_of, node_of},
+};
 
 /// Six minutes of true time, less what the clocks of the tests are coarse.
 const FORCE: Duration = Duration::from_secs(355);
@@ -21,22 +24,30 @@ const FORCE: Duration = Duration::from_secs(355);
 /// A request that was decided on what people had done may arrive so long after that, and later by how late watches are.
 const UNDER_WAY: Duration = Duration::from_secs(1);
 
+/// What attachments lead to.
+const CSI: &str = "kubernetes.io/csi/";
+
 /// What is known of machines and disks up to a moment.
 struct Machines<'a> {
     facts: &'a [Fact],
     late: &'a [(Instant, Instant)],
     under_way: Duration,
-    /// Nodes by name: since when it is not Ready (or gone), and whether it was out of service since the mount.
+    /// By node: the machine that bears its name, or did last.
+    bearers: BTreeMap<String, String>,
+    /// By node: when its object was deleted last. And when processes began, or began to lead.
+    deleted: BTreeMap<String, Instant>,
+    begins: Vec<Instant>,
+    /// By machine: since when its node is not Ready (or gone, or another's), and when it was out of service.
     unready: BTreeMap<String, Instant>,
     out_of_service: BTreeMap<String, Instant>,
     shared: BTreeSet<String>,
-    /// Node and disk: we took it off the node's list while it was mounted and reported in use.
+    /// Machine and disk: we took it off the node's list while it was mounted and reported in use.
     unlisted: BTreeSet<(String, String)>,
-    /// Node and disk: people took away the kubelet's report, by which alone a detach goes (S3).
+    /// Machine and disk: people took away the kubelet's report, by which alone a detach goes (S3).
     falsified: BTreeSet<(String, String)>,
-    /// Node and disk: the report went with the node object. Until that is made anew an attachment is a witness (S6).
+    /// Machine and disk: the report went with the node object. Until that is made anew an attachment is a witness (S6).
     gone: BTreeSet<(String, String)>,
-    /// Node and disk: when the kubelet reported again what people had taken away.
+    /// Machine and disk: when the kubelet reported again what people had taken away.
     reported_again: BTreeMap<(String, String), Instant>,
     /// When a node was made that people had deleted.
     made: BTreeMap<String, Instant>,
@@ -47,7 +58,7 @@ struct Machines<'a> {
     sources: BTreeMap<String, String>,
     /// Node and disk of each attachment that people made last, and whether kubelets look for it under another name.
     by_people: BTreeMap<(String, String), bool>,
-    /// Node and disk: when an attachment that we had deleted was gone, whose PersistentVolume led to that disk then.
+    /// Machine and disk: when an attachment that we had deleted was gone, whose PersistentVolume led to that disk then.
     ended: BTreeMap<(String, String), Instant>,
 }
 
@@ -55,6 +66,9 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut machines = Machines {
         facts: &record.facts,
+        bearers: BTreeMap::new(),
+        deleted: BTreeMap::new(),
+        begins: begins(record, timeline),
         unready: BTreeMap::new(),
         out_of_service: BTreeMap::new(),
         shared: BTreeSet::new(),
@@ -93,9 +107,14 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
                 }
             }
             "nodes" => {
+                let bearer = machines.bearer(&moment.change.name).to_owned();
                 for disk in given_by_list(moment) {
                     // What is listed again where it is mounted is not given.
-                    if machines.mounted(&disk, &moment.change.name, moment.at).is_some() {
+                    if machines.mounted(&disk, &bearer, moment.at).is_some() {
+                        continue;
+                    }
+                    if disk.starts_with(CSI) {
+                        machines.judge_listed(objects, moment, &disk, &mut faults);
                         continue;
                     }
                     machines.judge_given(objects, moment, &disk, &moment.change.name, &mut faults);
@@ -162,7 +181,7 @@ fn given_by_attachment(objects: &Objects, moment: &Moment) -> Option<(String, St
     Some((disk_of(volume)?, after["spec"]["nodeName"].as_str()?.to_owned()))
 }
 
-/// Entries without VolumeAttachment that the daemon adds to a list.
+/// Entries that the daemon adds to a list.
 fn given_by_list(moment: &Moment) -> Vec<String> {
     let (Some(before), Some(after)) = (&moment.change.before, &moment.change.after) else {
         return Vec::new();
@@ -171,16 +190,14 @@ fn given_by_list(moment: &Moment) -> Vec<String> {
         return Vec::new();
     }
     let (before, after) = (listed(before), listed(after));
-    let added = after.difference(&before).filter(|disk| disk.starts_with("kubernetes.io/iscsi/"));
-    added.map(|disk| (*disk).to_owned()).collect()
+    after.difference(&before).map(|disk| (*disk).to_owned()).collect()
 }
 
 impl Machines<'_> {
     fn note(&mut self, moment: &Moment) {
         let change = moment.change;
         match (change.resource.as_str(), &change.after) {
-            ("nodes", Some(node)) if is_ready(node) => drop(self.unready.remove(&change.name)),
-            ("nodes", _) => drop(self.unready.entry(change.name.clone()).or_insert(moment.at)),
+            ("nodes", node) => self.note_node(moment, node.as_ref()),
             ("volumeattachments", Some(attachment)) if is_terminating(attachment) => {
                 self.asked.entry(change.name.clone()).or_insert(moment.at);
             }
@@ -196,20 +213,50 @@ impl Machines<'_> {
             }
             _ => {}
         }
-        if let ("nodes", Some(before), None) = (change.resource.as_str(), &change.before, &change.after) {
-            let reports = in_use(before).into_iter().filter(|_| !moment.is_ours());
-            self.gone.extend(reports.map(|disk| (change.name.clone(), disk.to_owned())));
+    }
+
+    fn note_node(&mut self, moment: &Moment, node: Option<&Value>) {
+        let change = moment.change;
+        let name = &change.name;
+        let before = self.bearer(name).to_owned();
+        let Some(node) = node else {
+            self.deleted.insert(name.clone(), moment.at);
+            self.unready.entry(before.clone()).or_insert(moment.at);
+            let reports = change.before.as_ref().map(in_use).unwrap_or_default();
+            let reports = reports.into_iter().filter(|_| !moment.is_ours());
+            self.gone.extend(reports.map(|disk| (before.clone(), disk.to_owned())));
+            return;
+        };
+        let machine = machine_of(name, node).to_owned();
+        if machine != before {
+            // Of one that has lost its name nothing is heard any more.
+            self.unready.entry(before).or_insert(moment.at);
+            self.bearers.insert(name.clone(), machine.clone());
         }
-        if let ("nodes", Some(node)) = (change.resource.as_str(), &change.after) {
-            if change.before.is_none() {
-                self.made.insert(change.name.clone(), moment.at);
-                self.falsified.extend(self.gone.extract_if(.., |(node, _)| *node == change.name));
-            }
-            if is_out_of_service(node) {
-                self.out_of_service.insert(change.name.clone(), moment.at);
-            }
-            self.note_list(moment, change.before.as_ref().unwrap_or(&Value::Null), node);
+        if is_ready(node) {
+            self.unready.remove(&machine);
+        } else {
+            self.unready.entry(machine.clone()).or_insert(moment.at);
         }
+        if change.before.is_none() {
+            self.made.insert(name.clone(), moment.at);
+            self.falsified.extend(self.gone.extract_if(.., |(machine, _)| node_of(machine) == name));
+        }
+        if is_out_of_service(node) {
+            self.out_of_service.insert(machine.clone(), moment.at);
+        }
+        self.note_list(moment, &machine, change.before.as_ref().unwrap_or(&Value::Null), node);
+    }
+
+    /// The machine that bears the name of a node, or did last.
+    fn bearer<'a>(&'a self, node: &'a str) -> &'a str {
+        self.bearers.get(node).map_or(node, String::as_str)
+    }
+
+    /// The machine that an attachment is for.
+    fn machine_for<'a>(&'a self, attachment: &'a Value) -> &'a str {
+        machine_for(attachment)
+            .unwrap_or_else(|| self.bearer(attachment["spec"]["nodeName"].as_str().unwrap_or_default()))
     }
 
     /// The driver goes by the name of the volume: it detaches what that leads to now.
@@ -217,10 +264,10 @@ impl Machines<'_> {
         let (None, Some(before)) = (&moment.change.after, &moment.change.before) else { return };
         let is_ours = deleted_by.get(moment.change.name.as_str()).is_some_and(|(_, ours)| *ours);
         let source = before["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
-        let node = before["spec"]["nodeName"].as_str().unwrap_or_default();
+        let machine = self.machine_for(before).to_owned();
         let is_ours = is_ours && self.could_know(&moment.change.name, source);
         if let Some(disk) = objects.get("persistentvolumes", source).and_then(disk_of).filter(|_| is_ours) {
-            self.ended.insert((node.to_owned(), disk), moment.at);
+            self.ended.insert((machine, disk), moment.at);
         }
     }
 
@@ -245,25 +292,24 @@ impl Machines<'_> {
         self.volumes_made.get(source).is_none_or(|made| *made + self.under_way <= *asked)
     }
 
-    fn note_list(&mut self, moment: &Moment, before: &Value, after: &Value) {
-        let node = &moment.change.name;
+    fn note_list(&mut self, moment: &Moment, machine: &str, before: &Value, after: &Value) {
         let (old, new) = (listed(before), listed(after));
         for disk in new.difference(&old) {
-            self.unlisted.remove(&(node.clone(), (*disk).to_owned()));
+            self.unlisted.remove(&(machine.to_owned(), (*disk).to_owned()));
         }
         let (old_use, new_use) = (in_use(before), in_use(after));
         for disk in &new_use {
-            let place = (node.clone(), (*disk).to_owned());
+            let place = (machine.to_owned(), (*disk).to_owned());
             if self.falsified.remove(&place) {
                 self.reported_again.insert(place, moment.at);
             }
         }
         for disk in old_use.difference(&new_use).filter(|_| moment.author == "admin") {
-            self.falsified.insert((node.clone(), (*disk).to_owned()));
+            self.falsified.insert((machine.to_owned(), (*disk).to_owned()));
         }
         for disk in old.difference(&new).filter(|disk| moment.is_ours() && in_use(before).contains(*disk)) {
-            if self.mounted(disk, node, moment.at).is_some() {
-                self.unlisted.insert((node.clone(), (*disk).to_owned()));
+            if self.mounted(disk, machine, moment.at).is_some() {
+                self.unlisted.insert((machine.to_owned(), (*disk).to_owned()));
             }
         }
     }
@@ -301,19 +347,23 @@ impl Machines<'_> {
             return;
         }
         let machines: BTreeSet<&str> = self.facts.iter().map(|fact| fact.machine.as_str()).collect();
-        for machine in machines.into_iter().filter(|machine| *machine != node) {
+        for machine in machines.into_iter().filter(|machine| *machine != self.bearer(node)) {
             let Some(since) = self.mounted(disk, machine, moment.at) else { continue };
             if self.is_excused(machine, since, moment.at) {
                 continue;
             }
-            let attachment = attachment_of(disk, machine);
-            let is_attached =
-                attachment.is_some_and(|name| objects.get("volumeattachments", &name).is_some());
-            let holder = objects.get("nodes", machine);
+            let attachment = attachment_of(disk, node_of(machine));
+            let attachment = attachment.and_then(|name| objects.get("volumeattachments", &name));
+            let is_attached = attachment.is_some_and(|attachment| self.machine_for(attachment) == machine);
+            let holder = objects.get("nodes", node_of(machine));
+            let holder = holder.filter(|_| self.bearer(node_of(machine)) == machine);
             let place = (machine.to_owned(), disk.to_owned());
             // What is decided while no list has it may be under way when the kubelet reports it again.
             let is_new = self.reported_again.get(&place).is_some_and(|at| moment.at - *at < self.under_way)
-                || self.made.get(machine).is_some_and(|at| since < *at && self.is_late(*at, moment.at));
+                || self
+                    .made
+                    .get(node_of(machine))
+                    .is_some_and(|at| since < *at && self.is_late(*at, moment.at));
             let witness = holder
                 .is_some_and(|node| listed(node).contains(disk) || (in_use(node).contains(disk) && !is_new));
             // Where no witness stands, people took away the report that the kubelet had made before it mounted, and not mooring
@@ -333,6 +383,32 @@ impl Machines<'_> {
         }
     }
 
+    /// A disk with an attachment is put on the list of a node whose name another machine has taken: is it that one's, which the
+    /// attachment is not for? A process that began since cannot know, and a pod that has started keeps what it was given.
+    fn judge_listed(&self, objects: &Objects, moment: &Moment, disk: &str, faults: &mut Vec<Fault>) {
+        let node = moment.change.name.as_str();
+        let attachment = attachment_of(disk, node);
+        let Some(attachment) = attachment.and_then(|name| objects.get("volumeattachments", &name)) else {
+            return;
+        };
+        let (machine, bearer) = (self.machine_for(attachment), self.bearer(node));
+        let Some(since) = self.mounted(disk, machine, moment.at).filter(|_| machine != bearer) else {
+            return;
+        };
+        let is_unknown =
+            self.deleted.get(node).is_none_or(|gone| self.begins.iter().any(|begin| begin >= gone));
+        if self.shared.contains(disk)
+            || is_unknown
+            || self.is_excused(machine, since, moment.at)
+            || self.shows_pod(objects, disk, machine)
+        {
+            return;
+        }
+        let revision = moment.change.revision;
+        let what = format!("{disk} to {bearer} by a list, mounted on {machine}, at revision {revision}");
+        faults.push(Fault { rule: "disk: given while it is mounted elsewhere", what });
+    }
+
     fn judge_fact(
         &self,
         objects: &Objects,
@@ -342,7 +418,7 @@ impl Machines<'_> {
     ) {
         let Fact { at, disk, machine, step } = fact;
         let is_ours = |machine: &str| {
-            attachment_of(disk, machine).and_then(|name| deleted_by.get(name.as_str()).copied())
+            attachment_of(disk, node_of(machine)).and_then(|name| deleted_by.get(name.as_str()).copied())
         };
         match step {
             Step::Unpublished => {
@@ -362,7 +438,7 @@ impl Machines<'_> {
                 let ends_it = |(name, object): (&str, &Value)| {
                     let source =
                         object["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
-                    object["spec"]["nodeName"] == **machine
+                    self.machine_for(object) == machine
                         && is_terminating(object)
                         && deleted_by.get(name).is_some_and(|(_, ours)| *ours)
                         && self.could_know(name, source)
@@ -385,7 +461,7 @@ impl Machines<'_> {
             // Whom people give it beside another is theirs to answer for.
             Step::Published
                 if !self.shared.contains(disk)
-                    && !self.by_people.contains_key(&(machine.clone(), disk.clone())) =>
+                    && !self.by_people.contains_key(&(node_of(machine).to_owned(), disk.clone())) =>
             {
                 let mut on: BTreeSet<&str> = BTreeSet::new();
                 for earlier in self.facts.iter().filter(|earlier| earlier.disk == *disk && earlier.at < *at) {
@@ -401,7 +477,10 @@ impl Machines<'_> {
                 }
                 // What people attach under another name nobody deletes with ours.
                 let is_misnamed = |other: &&str| {
-                    self.by_people.get(&((*other).to_owned(), disk.clone())).copied().unwrap_or_default()
+                    self.by_people
+                        .get(&(node_of(other).to_owned(), disk.clone()))
+                        .copied()
+                        .unwrap_or_default()
                 };
                 for other in on.into_iter().filter(|other| other != machine && !is_misnamed(other)) {
                     if is_ours(other).is_some_and(|(_, ours)| ours) && !self.is_excused(other, *at, *at) {
@@ -417,7 +496,8 @@ impl Machines<'_> {
     /// Whether objects show a pod that runs on the machine with the disk, and that no time takes it from (S4, S44): its claim
     /// has the volume, or was made anew under it, and the attachment names a volume that names the claim.
     fn shows_pod(&self, objects: &Objects, disk: &str, machine: &str) -> bool {
-        let attached = attachment_of(disk, machine).and_then(|name| self.sources.get(&name));
+        let node = node_of(machine);
+        let attached = attachment_of(disk, node).and_then(|name| self.sources.get(&name));
         let of_claim = |key: &str| {
             let (namespace, name) = key.split_once('/').unwrap_or_default();
             let volumes = objects.all("persistentvolumes").filter(move |(_, volume)| {
@@ -442,9 +522,9 @@ impl Machines<'_> {
             })
         };
         // Of a node that is gone nothing says any more that its volumes are ours to attach.
-        objects.get("nodes", machine).is_some()
+        objects.get("nodes", node).is_some()
             && objects.all("pods").any(|(_, pod)| {
-                let is_there = pod["spec"]["nodeName"] == machine
+                let is_there = pod["spec"]["nodeName"] == node
                     && pod["status"]["phase"] == "Running"
                     && !is_terminating(pod);
                 is_there && claims_of(pod).iter().any(|key| has_it(pod, key))

@@ -5,6 +5,7 @@
 mod all_on;
 mod calm;
 mod disk;
+mod held;
 mod lives;
 mod owner;
 mod pace;
@@ -27,7 +28,10 @@ use test_support::{
 use testbed::actors::{Fact, Step};
 use tokio::time::Instant;
 
-use crate::play::Record;
+use crate::{
+    play::{Blind, Record},
+    world::machine_of,
+};
 
 /// What a judge has found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,12 +76,7 @@ pub fn goods(record: &Record) -> Vec<Fault> {
 fn promises(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let ours = writes::by_daemon(&record.requests);
     let mut broken = writes::check(&record.changes, &ours);
-    // A claim's phase was under way while the daemon was frozen.
-    let thaws = |at: Instant| {
-        let frozen = record.late.iter().filter(|(begin, end)| *begin <= at && at <= *end);
-        frozen.map(|(_, end)| *end + UNDER_WAY).max().unwrap_or(at)
-    };
-    keep(&mut broken, &writes::check(&told_late(timeline, thaws), &ours), "S22");
+    broken.retain(|what| !held::excuses(record, timeline, what));
     broken.extend(invariants::check_requests(&record.requests));
     broken.retain(|what| !all_on::is_of_claims(what));
     broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
@@ -90,32 +89,49 @@ fn history(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let is_judged =
         |change: &Change| change.resource != "volumeattributesclasses" && ours.contains(&change.revision);
     let mut broken = invariants::check_history(&record.changes, is_judged);
-    if let Some(lag) = record.script.lags.iter().max() {
-        // What a server told late excuses: what others wrote is judged as of when each server has told of it, too.
-        let told = told_late(timeline, |at| at + *lag + UNDER_WAY);
-        keep(&mut broken, &invariants::check_history(&told, is_judged), "");
+    // What was told late excuses: what others wrote is judged as of when each process was told of it, too.
+    let lag = record.script.lags.iter().max().map(|lag| *lag + UNDER_WAY).unwrap_or_default();
+    let tells = |moment: &Moment| {
+        let is_kept = |blind: &&Blind| {
+            blind.is_to(&moment.change.resource) && blind.from <= moment.at && moment.at <= blind.until
+        };
+        let kept = record.blind.iter().filter(is_kept).map(|blind| blind.until + UNDER_WAY);
+        // Where requests fail, watches are cut, too.
+        let failing = record.faults.iter().filter(|(begin, end)| *begin <= moment.at && moment.at <= *end);
+        kept.chain(failing.map(|(_, end)| *end + UNDER_WAY)).fold(moment.at, Instant::max) + lag
+    };
+    // It may begin with any change: what came before was told.
+    let mut since = None;
+    for moment in timeline.moments.iter().filter(|moment| !moment.is_ours() && tells(moment) > moment.at) {
+        if broken.is_empty() {
+            break;
+        }
+        if since.replace(moment.at) == Some(moment.at) {
+            continue;
+        }
+        let told = told_late(timeline, |it| if it.at >= moment.at { tells(it) } else { it.at });
+        keep(&mut broken, &invariants::check_history(&told, is_judged));
     }
+    broken.retain(|what| !held::is_handed_over(timeline, what));
     broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
 }
 
 /// So long a request is under way.
 const UNDER_WAY: Duration = Duration::from_secs(1);
 
-/// Of what begins so, only what is broken here, too.
-fn keep(broken: &mut Vec<String>, too: &[String], begins: &str) {
+/// Only what is broken here, too.
+fn keep(broken: &mut Vec<String>, too: &[String]) {
     let rule_and_revision = |what: &str| {
         let words: Vec<&str> = what.split(' ').collect();
         words.first().zip(words.last()).map(|(first, last)| format!("{first} {last}"))
     };
-    let is_broken_too =
-        |what: &str| too.iter().any(|other| rule_and_revision(other) == rule_and_revision(what));
-    broken.retain(|what| !what.starts_with(begins) || is_broken_too(what));
+    broken.retain(|what| too.iter().any(|other| rule_and_revision(other) == rule_and_revision(what)));
 }
 
 /// The changes in the order in which they are told of: ours as they were made, those of others by when they are told, unless
 /// we have written to the object meanwhile.
-fn told_late(timeline: &Timeline, tells: impl Fn(Instant) -> Instant) -> Vec<Change> {
-    let told = |moment: &Moment| if moment.is_ours() { moment.at } else { tells(moment.at) };
+fn told_late(timeline: &Timeline, tells: impl Fn(&Moment) -> Instant) -> Vec<Change> {
+    let told = |moment: &Moment| if moment.is_ours() { moment.at } else { tells(moment) };
     let mut moments: Vec<&Moment> = timeline.moments.iter().collect();
     moments.sort_by_key(|moment| (told(moment), moment.change.revision));
     let mut last: BTreeMap<(&str, &str), u64> = BTreeMap::new();
@@ -282,6 +298,35 @@ pub fn is_ready(node: &Value) -> bool {
 pub fn is_out_of_service(node: &Value) -> bool {
     let mut taints = node["spec"]["taints"].as_array().into_iter().flatten();
     taints.any(|taint| taint["key"] == "node.kubernetes.io/out-of-service")
+}
+
+/// Whether a volume refers to what has the name of a claim, in its namespace.
+pub fn refers_to_name(reference: &Value, claim: &str) -> bool {
+    let text = |field: &str| reference[field].as_str().unwrap_or_default();
+    claim.split_once('/').is_some_and(|of| of == (text("namespace"), text("name")))
+}
+
+/// The machine that a VolumeAttachment is for, once its attacher has seen it.
+pub fn machine_for(attachment: &Value) -> Option<&str> {
+    attachment["metadata"]["annotations"]["csi.alpha.kubernetes.io/node-id"].as_str()
+}
+
+/// Whether an attachment is for another machine than the one that bears the name of its node now.
+pub fn is_of_another(objects: &Objects, attachment: &Value) -> bool {
+    let node = attachment["spec"]["nodeName"].as_str().unwrap_or_default();
+    let bearer = objects.get("nodes", node).map(|object| machine_of(node, object));
+    machine_for(attachment).zip(bearer).is_some_and(|(machine, bearer)| machine != bearer)
+}
+
+/// When processes began, or began to lead: none knows which machine had a node's name before.
+pub fn begins(record: &Record, timeline: &Timeline) -> Vec<Instant> {
+    let holder = |lease: &Option<Value>| lease.as_ref().map(|lease| lease["spec"]["holderIdentity"].clone());
+    let is_change = |moment: &&Moment| {
+        let change = moment.change;
+        change.resource == "leases" && holder(&change.before) != holder(&change.after)
+    };
+    let changes = timeline.moments.iter().filter(is_change).map(|moment| moment.at);
+    record.starts.iter().copied().chain(changes).collect()
 }
 
 pub fn is_terminating(object: &Value) -> bool {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Fault, Moment, Objects, Timeline, is_terminating, uid};
+use super::{Fault, Moment, Objects, Timeline, is_terminating, refers_to_name, uid};
 
 /// The claim of a volume: key and UID.
 type Owner = (String, String);
@@ -56,10 +56,10 @@ fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owne
         // One that is Lost, and of another name and UID, was handed over from.
         let reference = &after["spec"]["claimRef"];
         let refers =
-            |claim: &Value| reference["uid"] == uid(claim) || reference["name"] == claim["metadata"]["name"];
-        let bound = objects.all("persistentvolumeclaims").find(|(_, claim)| {
+            |key: &str, claim: &Value| reference["uid"] == uid(claim) || refers_to_name(reference, key);
+        let bound = objects.all("persistentvolumeclaims").find(|(key, claim)| {
             let phase = phase(claim);
-            let is_its = phase == "Bound" || phase == "Lost" && refers(claim);
+            let is_its = phase == "Bound" || phase == "Lost" && refers(key, claim);
             claim["spec"]["volumeName"] == name && is_its
         });
         if let Some((key, _)) = bound {
@@ -74,7 +74,7 @@ fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owne
     }
     let reference = &after["spec"]["claimRef"];
     let names_other = reference["uid"].as_str().is_some_and(|uid| !uid.is_empty() && uid != owner.1)
-        || reference["name"].as_str().is_some_and(|name| !owner.0.ends_with(&format!("/{name}")));
+        || reference["name"].is_string() && !refers_to_name(reference, &owner.0);
     // Of a name alone it counts which claim has it when somebody looks: one that was made anew since has nothing.
     let has_no_uid = reference["uid"].as_str().is_none_or(str::is_empty);
     let before = moment.change.before.as_ref();
@@ -123,9 +123,8 @@ fn claim(
         let is_new = made.get(name).is_some_and(|at| moment.at - *at < UNDER_WAY);
         let Some(volume) = volume.filter(|volume| !is_terminating(volume) && !is_new) else { return };
         let reference = &volume["spec"]["claimRef"];
-        let claim = owner.0.split_once('/').map_or("", |(_, name)| name);
         let is_own = reference.is_null()
-            || (reference["name"] == claim
+            || (refers_to_name(reference, &owner.0)
                 && reference["uid"].as_str().is_none_or(|uid| uid.is_empty() || uid == owner.1));
         if is_own && owners.get(name).is_none_or(|held| *held == owner) {
             let what = format!("{} though {name} is there, at revision {}", owner.0, moment.change.revision);

@@ -15,12 +15,12 @@ use super::{
     Fault, Moment, Objects, Timeline,
     all_on::has_finalizer,
     calm::{BESIDE_FREE, Given, HALF_BOUND, NOT_ASKED, claim_waits, given, is_given, is_left_over},
-    claims_of, disk_of, in_use, is_of, is_terminating, listed, mounted, uid,
+    claims_of, disk_of, in_use, is_of, is_terminating, listed, mounted, refers_to_name, uid,
 };
 use crate::{
     acts::Undo,
     play::Record,
-    world::{attachment_of, is_managed},
+    world::{attachment_of, is_managed, machine_of},
 };
 
 /// After a stubborn writer has stopped: the longest pause is 30 s.
@@ -294,9 +294,7 @@ fn of_claim(objects: &Objects, name: &str, claim: &Value) -> Option<Place> {
         }
         return (is_bound && !is_volume_bound).then(|| (What::Undone(Undo::Phase), volume_name.to_owned()));
     }
-    let is_cleared = reference.is_null()
-        || reference["uid"].is_null()
-            && name.split_once('/').is_some_and(|(_, name)| reference["name"] == name);
+    let is_cleared = reference.is_null() || reference["uid"].is_null() && refers_to_name(reference, name);
     (is_cleared && is_bound && is_volume_bound)
         .then(|| (What::Undone(Undo::ClaimRef), volume_name.to_owned()))
 }
@@ -367,7 +365,8 @@ impl Seen<'_, '_> {
                 || attachment_of(disk, name)
                     .is_some_and(|name| self.objects.get("volumeattachments", &name).is_some())
         };
-        let mut machines = self.facts.iter().filter(|fact| fact.disk == disk && fact.machine != node);
+        let machine = self.objects.get("nodes", node).map_or(node, |object| machine_of(node, object));
+        let mut machines = self.facts.iter().filter(|fact| fact.disk == disk && fact.machine != machine);
         let mut attachments = self.objects.all("volumeattachments");
         others.any(is_there)
             || machines.any(|fact| mounted(self.facts, disk, &fact.machine, self.at).is_some())

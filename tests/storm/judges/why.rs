@@ -7,7 +7,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    Fault, Moment, Objects, Timeline, claims_of, disk_of, in_use, is_ready, is_terminating, listed, uid,
+    Fault, Moment, Objects, Timeline, begins, claims_of, disk_of, in_use, is_of_another, is_ready,
+    is_terminating, listed, uid,
 };
 use crate::{play::Record, world::attachment_of};
 
@@ -24,8 +25,15 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let mut told: BTreeMap<&str, Vec<Told>> = BTreeMap::new();
     // By UID: since when it waits.
     let mut since: BTreeMap<&str, Instant> = BTreeMap::new();
+    // By node: when its object was deleted last.
+    let mut deleted: BTreeMap<&str, Instant> = BTreeMap::new();
     for moment in timeline.moments.iter().take_while(is_past) {
-        let Some(after) = &moment.change.after else { continue };
+        let Some(after) = &moment.change.after else {
+            if moment.change.resource == "nodes" {
+                deleted.insert(&moment.change.name, moment.at);
+            }
+            continue;
+        };
         let phase = |object: &Value| object["status"]["phase"].as_str().unwrap_or_default().to_owned();
         let waits =
             |object: &Value| !["Bound", "Running", "Succeeded", "Failed"].contains(&phase(object).as_str());
@@ -48,6 +56,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         let since = since.get(uid(object)).copied().unwrap_or(record.began);
         told.get(uid(object)).into_iter().flatten().any(|told| told.at >= since && explains(told))
     };
+    let begins = begins(record, timeline);
     let mut faults = Vec::new();
     for (name, pod) in objects.all("pods") {
         let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
@@ -65,7 +74,19 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
                 .iter()
                 .any(|claim| Facts::of(&objects, node, claim).is_some_and(|facts| facts.explain(told)))
         };
-        if waits && is_bound && is_well && !is_told(pod, &explains) {
+        // A process that began after another machine had taken the name cannot know whose the attachment is; and what a pod has
+        // that has started there stays listed.
+        let has_begun = deleted.get(node).is_some_and(|gone| begins.iter().any(|begin| begin >= gone));
+        let is_kept = |claim: &String| {
+            objects.all("pods").any(|(_, other)| {
+                other["spec"]["nodeName"] == node
+                    && other["status"]["phase"] == "Running"
+                    && claims_of(other).contains(claim)
+            })
+        };
+        let is_unknown =
+            claims.iter().any(|claim| is_for_another(&objects, node, claim) && (has_begun || is_kept(claim)));
+        if waits && is_bound && is_well && !is_unknown && !is_told(pod, &explains) {
             let volumes: Vec<String> = claims.iter().filter_map(|claim| volume_of(&objects, claim)).collect();
             faults.push(Fault { rule: "told: not why it waits", what: format!("pod {name}, {volumes:?}") });
         }
@@ -85,6 +106,15 @@ fn volume_of(objects: &Objects, claim: &str) -> Option<String> {
     let Some(volume) = objects.get("persistentvolumes", name) else { return Some(format!("{name} is gone")) };
     let going = if is_terminating(volume) { ", terminating" } else { "" };
     Some(format!("{name} {} of {}{going}", volume["status"]["phase"], volume["spec"]["claimRef"]["uid"]))
+}
+
+/// Whether the attachment of a claim's volume on a node is for a machine that had its name before.
+fn is_for_another(objects: &Objects, node: &str, claim: &str) -> bool {
+    let volume = objects.get("persistentvolumeclaims", claim).map(|claim| &claim["spec"]["volumeName"]);
+    let volume = volume.and_then(Value::as_str).and_then(|name| objects.get("persistentvolumes", name));
+    let attachment = volume.and_then(disk_of).and_then(|disk| attachment_of(&disk, node));
+    let attachment = attachment.and_then(|name| objects.get("volumeattachments", &name));
+    attachment.is_some_and(|attachment| is_of_another(objects, attachment))
 }
 
 /// What the world shows of the volume of a claim of a pod on a node.
@@ -110,7 +140,11 @@ impl Facts {
         let of =
             |node: &str| attachment_of(&disk, node).and_then(|name| objects.get("volumeattachments", &name));
         let is_attached = match of(node) {
-            Some(attachment) => attachment["status"]["attached"] == true && !is_terminating(attachment),
+            Some(attachment) => {
+                attachment["status"]["attached"] == true
+                    && !is_terminating(attachment)
+                    && !is_of_another(objects, attachment)
+            }
             None => objects.get("nodes", node).is_some_and(|node| listed(node).contains(disk.as_str())),
         };
         let is_there = |(other, object): (&str, &Value)| {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use test_support::cluster::DRIVER;
 
-use super::{CLAIMS, CLASS_NAMES, PODS, VOLUMES, World, claim_spec, pod_object};
-use crate::{acts::Act, hands::name};
+use super::{CLAIMS, CLASS_NAMES, PODS, VOLUMES, World, claim_spec, path_of, pod_object, within};
+use crate::acts::Act;
 
 const CLASSES: &str = "/apis/storage.k8s.io/v1/volumeattributesclasses";
 const NAMES: [&str; 2] = ["gold", "silver"];
@@ -34,7 +34,7 @@ impl World {
             "spec": {
                 "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": CLASS_NAMES[0],
                 "awsElasticBlockStore": { "volumeID": "vol-1" },
-                "claimRef": { "namespace": "default", "name": self.claims[0] },
+                "claimRef": { "namespace": self.claims[0].0, "name": self.claims[0].1 },
             },
         });
         self.hands.create(VOLUMES, &object).await;
@@ -44,16 +44,17 @@ impl World {
     async fn ephemeral_pod(&mut self, node: usize, is_taken: bool) {
         self.pods += 1;
         let name = format!("ephemeral-{}", self.pods);
+        let namespace = self.claims[2 * node].0;
         if is_taken {
             let claim = json!({ "metadata": { "name": format!("{name}-data") }, "spec": claim_spec(0) });
-            self.hands.create(CLAIMS, &claim).await;
+            self.hands.create(&within(CLAIMS, namespace), &claim).await;
         }
         let template = json!({ "metadata": { "labels": { "app": name } }, "spec": claim_spec(0) });
         let mut object = pod_object(&name, json!({ "ephemeral": { "volumeClaimTemplate": template } }));
         if !self.script.is_delayed {
             object["spec"]["nodeName"] = self.nodes[node].clone().into();
         }
-        self.hands.create(PODS, &object).await;
+        self.hands.create(&within(PODS, namespace), &object).await;
     }
 
     /// A claim that a pod controls, among those that are there.
@@ -83,7 +84,7 @@ impl World {
             Act::EphemeralPod { node, is_taken } => self.ephemeral_pod(node, is_taken).await,
             Act::DeleteEphemeralClaim { claim, by_force } => {
                 let Some(claim) = self.ephemeral_claim(claim).await else { return };
-                hands.end(&format!("{CLAIMS}/{}", name(&claim)), by_force).await;
+                hands.end(&path_of(CLAIMS, &claim), by_force).await;
             }
             Act::MakeAttributesClass { class } => self.make_attributes_class(class).await,
             Act::DeleteAttributesClass { class, by_force } => {

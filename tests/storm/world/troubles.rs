@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     ATTACHMENTS, CLAIMS, CLASS_NAMES, CLASSES, DRIVERS, Fight, MANAGED, MISTYPED, NODES, PODS, VOLUMES,
-    World, claim_spec, driver, ready, register,
+    World, claim_spec, driver, machine, path_of, ready, register, within,
 };
 use crate::{
     acts::{Act, Back, Undo},
@@ -61,6 +61,9 @@ impl World {
                 self.troubles.lock().unwrap().removed.insert(node);
                 self.come_back(node, back);
             }
+            Act::ReplaceMachine { node, after, lives, is_emptied } => {
+                self.replace_machine(node, (after, lives), is_emptied).await;
+            }
             Act::OutOfService { node, back } => {
                 self.stop(node);
                 let path = self.node(node);
@@ -103,9 +106,9 @@ impl World {
                 let (nodes, fights) = (self.nodes.clone(), Arc::clone(&self.fights));
                 let until = Instant::now() + time;
                 self.beside.spawn(async move {
-                    let Some(name) = chosen(&hands, undo, target, &nodes).await else { return };
-                    fights.lock().unwrap().push(Fight { undo, name: key_of(undo, &name), until });
-                    let _ = tokio::time::timeout_at(until, stubborn(hands, undo, name)).await;
+                    let Some(object) = chosen(&hands, undo, target, &nodes).await else { return };
+                    fights.lock().unwrap().push(Fight { undo, name: key_of(&object), until });
+                    let _ = tokio::time::timeout_at(until, stubborn(hands, undo, object)).await;
                 });
             }
             Act::Hang { node, time } => self.hang(node, time),
@@ -136,9 +139,10 @@ impl World {
             }
             Act::MakeClassless { claim } => {
                 hands.remove(&self.claim(claim)).await;
-                let mut object = json!({ "metadata": { "name": self.claims[claim] }, "spec": claim_spec(0) });
+                let (namespace, name) = &self.claims[claim];
+                let mut object = json!({ "metadata": { "name": name }, "spec": claim_spec(0) });
                 object["spec"]["storageClassName"] = Value::Null;
-                hands.create(CLAIMS, &object).await;
+                hands.create(&within(CLAIMS, namespace), &object).await;
             }
             Act::CompletePod { pod, fails } => self.complete_pod(pod, fails).await,
             // The rest is the daemon's, and played where it is.
@@ -163,7 +167,7 @@ impl World {
         }
         let phase = if fails { "Failed" } else { "Succeeded" };
         let body = json!({ "status": { "phase": phase, "containerStatuses": statuses } });
-        self.hands.patch(&format!("{PODS}/{}/status", name(pod)), &body).await;
+        self.hands.patch(&format!("{}/status", path_of(PODS, pod)), &body).await;
     }
 
     async fn make_attachment(&self, volume: usize, node: usize, is_misnamed: bool) {
@@ -197,19 +201,59 @@ impl World {
         let troubles = Arc::clone(&self.troubles);
         self.beside.spawn(async move {
             tokio::time::sleep(back.after).await;
-            let boots = {
+            let (boots, machines) = {
                 let mut troubles = troubles.lock().unwrap();
                 troubles.removed.remove(&node);
                 troubles.tainted.remove(&node);
                 troubles.boots[node] += usize::from(back.has_booted);
-                troubles.boots[node]
+                (troubles.boots[node], troubles.machines[node])
             };
             kubelets.change(|behaviour| {
                 behaviour.boots.insert(name.clone(), boots);
             });
-            register(&hands, &name, boots).await;
+            register(&hands, &name, &machine(&name, machines), boots).await;
             kubelets.change(|behaviour| {
                 behaviour.silent.remove(&name);
+            });
+        });
+    }
+
+    /// The node goes, and after a while another machine has its name; the first one lives on after that.
+    async fn replace_machine(&mut self, node: usize, (after, lives): (Duration, Duration), is_emptied: bool) {
+        let hands = self.hands.clone();
+        self.stop(node);
+        hands.remove(&self.node(node)).await;
+        self.troubles.lock().unwrap().removed.insert(node);
+        if is_emptied {
+            let mut pods = hands.list(PODS).await;
+            pods.retain(|pod| pod["spec"]["nodeName"] == self.nodes[node]);
+            for pod in &pods {
+                hands.remove(&path_of(PODS, pod)).await;
+            }
+            if let Some(claim) = pods.iter().find_map(|pod| self.claim_of(pod)) {
+                self.pod(claim, node, "main").await;
+            }
+        }
+        let (kubelets, attacher) = (self.kubelets.handle(), self.attacher.handle());
+        let (troubles, name) = (Arc::clone(&self.troubles), self.nodes[node].clone());
+        self.beside.spawn(async move {
+            tokio::time::sleep(after).await;
+            let (boots, number) = {
+                let mut troubles = troubles.lock().unwrap();
+                troubles.removed.remove(&node);
+                troubles.machines[node] += 1;
+                (troubles.boots[node], troubles.machines[node])
+            };
+            let (first, second) = (machine(&name, number - 1), machine(&name, number));
+            attacher.change(|behaviour| drop(behaviour.machines.insert(name.clone(), second.clone())));
+            kubelets.change(|behaviour| drop(behaviour.machines.insert(name.clone(), second.clone())));
+            register(&hands, &name, &second, boots).await;
+            kubelets.change(|behaviour| {
+                behaviour.silent.remove(&name);
+            });
+            tokio::time::sleep(lives).await;
+            kubelets.change(|behaviour| {
+                behaviour.dead.insert(first);
             });
         });
     }
@@ -284,30 +328,31 @@ fn list_of(undo: Undo) -> &'static str {
     }
 }
 
-/// The key of an object of which it is undone.
-fn key_of(undo: Undo, name: &str) -> String {
-    if list_of(undo) == CLAIMS { format!("default/{name}") } else { name.to_owned() }
+/// The key of an object.
+fn key_of(object: &Value) -> String {
+    let namespace = object["metadata"]["namespace"].as_str().map(|namespace| format!("{namespace}/"));
+    namespace.unwrap_or_default() + name(object)
 }
 
-/// The object, among those that are there.
-async fn chosen(hands: &Hands, undo: Undo, target: usize, nodes: &[String]) -> Option<String> {
+/// The object, among those that are there; a node may be gone.
+async fn chosen(hands: &Hands, undo: Undo, target: usize, nodes: &[String]) -> Option<Value> {
     if undo == Undo::List {
-        return Some(nodes[target % nodes.len()].clone());
+        return Some(json!({ "metadata": { "name": nodes[target % nodes.len()] } }));
     }
-    let all = hands.list(list_of(undo)).await;
-    (!all.is_empty()).then(|| name(&all[target % all.len()]).to_owned())
+    let mut all = hands.list(list_of(undo)).await;
+    (!all.is_empty()).then(|| all.swap_remove(target % all.len()))
 }
 
 /// Undoes each write of a kind to one object, at once, for as long as it is polled.
-async fn stubborn(hands: Hands, undo: Undo, chosen: String) {
+async fn stubborn(hands: Hands, undo: Undo, chosen: Value) {
     let list = list_of(undo);
-    let path = format!("{list}/{chosen}");
+    let path = path_of(list, &chosen);
     let spec = hands.get(&path).await.map(|object| object["spec"].clone());
     if undo == Undo::Deletion {
         // Who needs it goes, so that there is a deletion to undo.
         for pod in hands.list(PODS).await {
             if spec.as_ref().is_some_and(|spec| spec["nodeName"] == pod["spec"]["nodeName"]) {
-                hands.delete(&format!("{PODS}/{}", name(&pod))).await;
+                hands.delete(&path_of(PODS, &pod)).await;
             }
         }
     }
@@ -316,7 +361,7 @@ async fn stubborn(hands: Hands, undo: Undo, chosen: String) {
         tokio::time::sleep(Duration::from_millis(400)).await;
         let Some(object) = hands.get(&path).await else {
             if undo == Undo::Deletion {
-                hands.create(list, &json!({ "metadata": { "name": chosen }, "spec": spec })).await;
+                hands.create(list, &json!({ "metadata": { "name": name(&chosen) }, "spec": spec })).await;
             }
             continue;
         };

@@ -27,6 +27,8 @@ pub struct Entry {
     pub response: Value,
     /// When it came, by the clock of tests: the log of a real API server does not tell that.
     pub at: Option<Instant>,
+    /// When it was sent, if something on its way may have held it up.
+    pub sent: Option<Instant>,
 }
 
 impl Entry {
@@ -74,6 +76,7 @@ pub fn read(path: &Path, from: usize) -> Vec<Entry> {
             request: entry["requestObject"].clone(),
             response: entry["responseObject"].clone(),
             at: None,
+            sent: None,
         });
     }
     entries

@@ -150,6 +150,7 @@ mod tests {
                 request: Value::Null,
                 response,
                 at: None,
+                sent: None,
             });
             let after = Some(after.clone());
             seen.push(Seen { at: 0, change: Change { revision, resource, name, before, after } });

@@ -13,7 +13,11 @@ use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use serde_json::Value;
-use testbed::{Server, faults::Faults, request::Place};
+use testbed::{
+    Server,
+    faults::{Faults, Sent},
+    request::Place,
+};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 
@@ -141,6 +145,7 @@ fn entry(user: &str, head: &http::request::Parts, body: &[u8], place: Place) -> 
         request: serde_json::from_slice(body).unwrap_or(Value::Null),
         response: Value::Null,
         at: Some(Instant::now()),
+        sent: head.extensions.get::<Sent>().map(|Sent(sent)| *sent),
     }
 }
 
