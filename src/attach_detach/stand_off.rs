@@ -228,7 +228,7 @@ mod tests {
             node: None,
             conflict: None,
             is_withheld: false,
-            is_listed_elsewhere: false,
+            is_elsewhere: false,
             publishes: None,
             policy: &controller.options.force,
             doubt: None,

@@ -163,8 +163,7 @@ fn unwanted(view: &NodeVolumeView<'_>, now: Instant) -> NodeVerdict {
                 // kubelet that finds a mounted volume unpublished takes it for lost.
                 // But it is listed nowhere where it never may have been, while it is elsewhere (S43).
                 // Nor where another machine was given it than the one that is there.
-                let is_elsewhere =
-                    view.publishes == Some(false) || view.is_listed_elsewhere || view.is_withheld;
+                let is_elsewhere = view.publishes == Some(false) || view.is_elsewhere || view.is_withheld;
                 let stays = node_volume.listed && !view.is_withheld;
                 let report = match attachment.status.attached && (stays || !is_elsewhere) {
                     true => ReportAsAttached::Yes,

@@ -54,7 +54,7 @@ fn unwanted(view: &NodeVolumeView<'_>) -> NodeVerdict {
                 // Not put back where another party has given it to another node meanwhile, nor listed where it may
                 // never have been.
                 let is_elsewhere =
-                    view.is_listed_elsewhere || view.conflict.is_some_and(|conflict| conflict.is_attached);
+                    view.is_elsewhere || view.conflict.is_some_and(|conflict| conflict.is_attached);
                 let may_stay = node_volume.listed || (node_volume.mount == Mount::Possible && !is_elsewhere);
                 let stays = may_stay && !view.is_withheld;
                 let report = if stays { ReportAsAttached::Yes } else { ReportAsAttached::No };

@@ -66,9 +66,15 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
     let state = view.actual.volume(view.volume);
     // Whether a volume that no pod needs may be on several nodes is not known.
     let is_sharing_unknown = view.desired_nodes.is_none();
-    let node_volumes = state.filter(|_| is_sharing_unknown).into_iter().flat_map(|state| &state.nodes);
-    let listing = node_volumes.filter(|(_, node_volume)| node_volume.listed).map(|(name, _)| name);
-    let first_listing: Vec<&NodeName> = listing.take(2).collect();
+    let first_two = |is_there: fn(&NodeVolume) -> bool| -> Vec<&NodeName> {
+        let nodes = state.filter(|_| is_sharing_unknown).into_iter().flat_map(|state| &state.nodes);
+        nodes.filter(|(_, node_volume)| is_there(node_volume)).map(|(name, _)| name).take(2).collect()
+    };
+    let listing = first_two(|it| it.listed);
+    let using = first_two(|it| it.listed || it.mount == Mount::Possible);
+    // Of an exclusive volume nothing is listed anew while it may be mounted elsewhere: people may have emptied the list there.
+    // What this process took off itself is put back.
+    let is_exclusive = state.is_some_and(|state| state.is_exclusive);
     let mut verdicts = BTreeMap::new();
     for node in view.names {
         let node_volume = view.actual.node_volume(view.volume, node).unwrap_or(&absent);
@@ -89,7 +95,10 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
             node: node_state,
             conflict: conflict.as_ref(),
             is_withheld,
-            is_listed_elsewhere: first_listing.iter().any(|other| *other != node),
+            is_elsewhere: match is_exclusive && !node_volume.may_be_put_back() {
+                true => using.iter().any(|other| *other != node),
+                false => listing.iter().any(|other| *other != node),
+            },
             publishes: view.exclusive.and_then(|exclusive| exclusive.publishes(node)),
             policy: &view.policy,
             doubt: node_state.and_then(|state| state.doubts(view.volume, &view.policy)),

@@ -82,7 +82,7 @@ struct Given {
     node: Option<NodeState>,
     wish: Option<DesiredAttachment>,
     conflict: Option<ConflictingNode>,
-    is_listed_elsewhere: bool,
+    is_elsewhere: bool,
     publishes: Option<bool>,
 }
 
@@ -90,8 +90,8 @@ impl Given {
     fn new(node_volume: NodeVolume) -> Self {
         let mut state = NodeState::default();
         state.node = Some(Arc::new(node("a", false)));
-        let (conflict, is_listed_elsewhere, publishes) = (None, false, None);
-        Self { node_volume, node: Some(state), wish: None, conflict, is_listed_elsewhere, publishes }
+        let (conflict, is_elsewhere, publishes) = (None, false, None);
+        Self { node_volume, node: Some(state), wish: None, conflict, is_elsewhere, publishes }
     }
 
     /// Another node has the volume, or comes first.
@@ -107,7 +107,7 @@ impl Given {
             node: self.node.as_ref(),
             conflict: self.conflict.as_ref(),
             is_withheld: false,
-            is_listed_elsewhere: self.is_listed_elsewhere,
+            is_elsewhere: self.is_elsewhere,
             publishes: self.publishes,
             policy: &ForcePolicy::default(),
             doubt: None,
@@ -155,14 +155,10 @@ fn s8_s11_s43_what_is_listed_of_a_volume_without_attachments() {
     // What may be mounted, and is in use: what else is so, what is said
     let cases: [(&str, Change, Said); 12] = [
         ("S11 it is put back", |_| (), (Yes, used)),
-        ("S43 another node lists it", |it| it.is_listed_elsewhere = true, (No, used)),
+        ("S43 another node lists it", |it| it.is_elsewhere = true, (No, used)),
         ("S1 another node has it", |it| it.conflict(true), (No, used)),
         ("S1 another node is only to have it", |it| it.conflict(false), (Yes, used)),
-        (
-            "what is listed stays",
-            |it| (it.node_volume.listed, it.is_listed_elsewhere) = (true, true),
-            (Yes, used),
-        ),
+        ("what is listed stays", |it| (it.node_volume.listed, it.is_elsewhere) = (true, true), (Yes, used)),
         ("what is merely announced", |it| it.node_volume.mount = Mount::Reported { since: 0 }, (No, used)),
         ("S8 a stale wish lists again what was", |it| it.wish = Some(wish(false)), (Yes, publishing)),
         (
@@ -328,14 +324,14 @@ fn s14_e11_what_stands_off() {
             },
             Some(Unchanged),
         ),
-        ("S43 not if another lists it", &foreign, |it, _| it.is_listed_elsewhere = true, Some(Unchanged)),
+        ("S43 not if another lists it", &foreign, |it, _| it.is_elsewhere = true, Some(Unchanged)),
         ("S43 not if another may", &foreign, |it, _| it.publishes = Some(false), Some(Unchanged)),
         (
             "what is listed stays, whoever else lists it",
             &foreign,
             |it, verdict| {
                 listed(it, verdict);
-                it.is_listed_elsewhere = true;
+                it.is_elsewhere = true;
             },
             Some(Yes),
         ),

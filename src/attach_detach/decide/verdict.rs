@@ -21,7 +21,7 @@ use crate::{
             actual::{
                 AttachmentCall, Deletion, ForceReason, NodeVolume, ReportAsAttached,
                 node::{NodeDoubt, NodeState},
-                unpublishing::{Unpublished, Unpublishing},
+                unpublishing::Unpublished,
             },
             desired::{AttachSource, DesiredAttachment, volume_name::VolumeKind},
         },
@@ -42,8 +42,9 @@ pub struct NodeVolumeView<'a> {
     pub node: Option<&'a NodeState>,
     /// The node that keeps this one from attaching, if the volume is exclusive.
     pub conflict: Option<&'a ConflictingNode>,
-    /// Whether another node lists the volume, and no pod needs it: whether it may be on several is not known then.
-    pub is_listed_elsewhere: bool,
+    /// Whether another node lists the volume, or may have it mounted, and no pod needs it: whether it may be on several is not
+    /// known then.
+    pub is_elsewhere: bool,
     /// Of several nodes that have the volume, one may list it: whether that is this one.
     pub publishes: Option<bool>,
     /// When a detach may be forced.
@@ -338,13 +339,13 @@ impl NodeVerdict {
         let is_going = node_volume.is_going()
             || node_volume.call == Some(AttachmentCall::Delete)
             || node_volume.deletion() != Deletion::None;
-        let is_elsewhere = view.publishes == Some(false) || view.is_listed_elsewhere || view.is_withheld;
+        let is_elsewhere = view.publishes == Some(false) || view.is_elsewhere || view.is_withheld;
         let is_attached = is_attached && !is_going && (node_volume.listed || !is_elsewhere);
         // Only what we took off ourselves is put back: what the watch says may be of yesterday (S10).
-        let is_ours = node_volume.unpublishing != Unpublishing::None
-            || node_volume.report_as_attached == ReportAsAttached::Yes;
-        let report_as_attached =
-            if is_attached && is_ours { ReportAsAttached::Yes } else { ReportAsAttached::Unchanged };
+        let report_as_attached = match is_attached && node_volume.may_be_put_back() {
+            true => ReportAsAttached::Yes,
+            false => ReportAsAttached::Unchanged,
+        };
         wait(report_as_attached, why.clone())
     }
 

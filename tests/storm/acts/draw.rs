@@ -28,16 +28,13 @@ const LATEST: u64 = 0x5afe_d15c;
 /// And what they got after that.
 const NEWEST: u64 = 0x0dd_1d15c;
 
-/// Seeds that the newest acts are kept from: what the judges convict there is not explained yet (docs/reliability.md).
-const OPEN: [u64; 3] = [4, 13, 41];
-
 /// In every third seed there are two servers, of which one is some seconds late. Among the first sixty there is one, which is
 /// late, in every eighth: so they come out the same each time.
 fn lags(seed: u64) -> Vec<Duration> {
     let mut rng = Rng::with_seed(seed);
     let late = [Duration::from_millis(rng.u64(..200)), Duration::from_millis(rng.u64(200..5_000))];
     match seed {
-        ..=SEEDS_OF_EVERY_RUN if seed % 8 == 4 && !OPEN.contains(&seed) => late[1..].to_vec(),
+        ..=SEEDS_OF_EVERY_RUN if seed % 8 == 4 => late[1..].to_vec(),
         ..=SEEDS_OF_EVERY_RUN => Vec::new(),
         _ if seed % 3 == 1 => late.to_vec(),
         _ => Vec::new(),
@@ -65,7 +62,7 @@ impl Script {
     /// Ten minutes of acts; in every tenth seed fifty, and in another every tenth a crowd.
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let (rng, is_open) = (&mut rng, OPEN.contains(&seed));
+        let rng = &mut rng;
         let has_crowd = seed % 10 == 3;
         let is_provisioned = rng.u8(..3) == 0 || has_crowd;
         // What acts and worlds got later is drawn from numbers of its own, so that the others stay as they were.
@@ -84,7 +81,7 @@ impl Script {
             has_odd_names: rng.u8(..5) == 0,
             broken: (rng.u8(..6) == 0).then(|| rng.usize(..3)),
             report_after: Duration::from_millis(latest.u64(..10_000)),
-            has_namespaces: newest.u8(..3) == 0 && !is_open,
+            has_namespaces: newest.u8(..3) == 0,
             lags: lags(seed),
             steps: Vec::new(),
         };
@@ -134,7 +131,7 @@ impl Script {
             let draws: [(u8, fn(&mut Rng) -> Act); 3] =
                 [(10, Self::act_drawn_later), (10, Self::act_drawn_last), (30, Self::act_drawn_newest)];
             for (rng, (among, draw)) in [&mut *more, &mut *latest, &mut *newest].into_iter().zip(draws) {
-                if rng.u8(..among) != 0 || (is_open && among == 30) {
+                if rng.u8(..among) != 0 {
                     continue;
                 }
                 let act = draw(rng);

@@ -10,7 +10,7 @@ use testbed::actors::{Fact, Step};
 use tokio::time::Instant;
 
 use super::{
-    Fault, Moment, Objects, Timeline, begins, claims_of, disk_of, in_use, is_out_of_service, is_ready,
+    Fault, Moment, Names, Objects, Timeline, begins, claims_of, disk_of, in_use, is_out_of_service, is_ready,
     is_terminating, listed, machine_for, mounted, uid,
 };
 use crate::{
@@ -32,10 +32,8 @@ struct Machines<'a> {
     facts: &'a [Fact],
     late: &'a [(Instant, Instant)],
     under_way: Duration,
-    /// By node: the machine that bears its name, or did last.
-    bearers: BTreeMap<String, String>,
-    /// By node: when its object was deleted last. And when processes began, or began to lead.
-    deleted: BTreeMap<String, Instant>,
+    names: Names<'a>,
+    /// When processes began, or began to lead.
     begins: Vec<Instant>,
     /// By machine: since when its node is not Ready (or gone, or another's), and when it was out of service.
     unready: BTreeMap<String, Instant>,
@@ -66,8 +64,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut machines = Machines {
         facts: &record.facts,
-        bearers: BTreeMap::new(),
-        deleted: BTreeMap::new(),
+        names: Names::default(),
         begins: begins(record, timeline),
         unready: BTreeMap::new(),
         out_of_service: BTreeMap::new(),
@@ -107,7 +104,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
                 }
             }
             "nodes" => {
-                let bearer = machines.bearer(&moment.change.name).to_owned();
+                let bearer = machines.names.bearer(&moment.change.name).to_owned();
                 for disk in given_by_list(moment) {
                     // What is listed again where it is mounted is not given.
                     if machines.mounted(&disk, &bearer, moment.at).is_some() {
@@ -193,8 +190,8 @@ fn given_by_list(moment: &Moment) -> Vec<String> {
     after.difference(&before).map(|disk| (*disk).to_owned()).collect()
 }
 
-impl Machines<'_> {
-    fn note(&mut self, moment: &Moment) {
+impl<'a> Machines<'a> {
+    fn note(&mut self, moment: &Moment<'a>) {
         let change = moment.change;
         match (change.resource.as_str(), &change.after) {
             ("nodes", node) => self.note_node(moment, node.as_ref()),
@@ -215,12 +212,12 @@ impl Machines<'_> {
         }
     }
 
-    fn note_node(&mut self, moment: &Moment, node: Option<&Value>) {
+    fn note_node(&mut self, moment: &Moment<'a>, node: Option<&'a Value>) {
         let change = moment.change;
         let name = &change.name;
-        let before = self.bearer(name).to_owned();
+        let before = self.names.bearer(name).to_owned();
+        self.names.note(moment);
         let Some(node) = node else {
-            self.deleted.insert(name.clone(), moment.at);
             self.unready.entry(before.clone()).or_insert(moment.at);
             let reports = change.before.as_ref().map(in_use).unwrap_or_default();
             let reports = reports.into_iter().filter(|_| !moment.is_ours());
@@ -231,7 +228,6 @@ impl Machines<'_> {
         if machine != before {
             // Of one that has lost its name nothing is heard any more.
             self.unready.entry(before).or_insert(moment.at);
-            self.bearers.insert(name.clone(), machine.clone());
         }
         if is_ready(node) {
             self.unready.remove(&machine);
@@ -248,15 +244,10 @@ impl Machines<'_> {
         self.note_list(moment, &machine, change.before.as_ref().unwrap_or(&Value::Null), node);
     }
 
-    /// The machine that bears the name of a node, or did last.
-    fn bearer<'a>(&'a self, node: &'a str) -> &'a str {
-        self.bearers.get(node).map_or(node, String::as_str)
-    }
-
     /// The machine that an attachment is for.
-    fn machine_for<'a>(&'a self, attachment: &'a Value) -> &'a str {
+    fn machine_for<'b>(&'b self, attachment: &'b Value) -> &'b str {
         machine_for(attachment)
-            .unwrap_or_else(|| self.bearer(attachment["spec"]["nodeName"].as_str().unwrap_or_default()))
+            .unwrap_or_else(|| self.names.bearer(attachment["spec"]["nodeName"].as_str().unwrap_or_default()))
     }
 
     /// The driver goes by the name of the volume: it detaches what that leads to now.
@@ -347,7 +338,7 @@ impl Machines<'_> {
             return;
         }
         let machines: BTreeSet<&str> = self.facts.iter().map(|fact| fact.machine.as_str()).collect();
-        for machine in machines.into_iter().filter(|machine| *machine != self.bearer(node)) {
+        for machine in machines.into_iter().filter(|machine| *machine != self.names.bearer(node)) {
             let Some(since) = self.mounted(disk, machine, moment.at) else { continue };
             if self.is_excused(machine, since, moment.at) {
                 continue;
@@ -356,7 +347,7 @@ impl Machines<'_> {
             let attachment = attachment.and_then(|name| objects.get("volumeattachments", &name));
             let is_attached = attachment.is_some_and(|attachment| self.machine_for(attachment) == machine);
             let holder = objects.get("nodes", node_of(machine));
-            let holder = holder.filter(|_| self.bearer(node_of(machine)) == machine);
+            let holder = holder.filter(|_| self.names.bearer(node_of(machine)) == machine);
             let place = (machine.to_owned(), disk.to_owned());
             // What is decided while no list has it may be under way when the kubelet reports it again.
             let is_new = self.reported_again.get(&place).is_some_and(|at| moment.at - *at < self.under_way)
@@ -391,12 +382,12 @@ impl Machines<'_> {
         let Some(attachment) = attachment.and_then(|name| objects.get("volumeattachments", &name)) else {
             return;
         };
-        let (machine, bearer) = (self.machine_for(attachment), self.bearer(node));
+        let (machine, bearer) = (self.machine_for(attachment), self.names.bearer(node));
         let Some(since) = self.mounted(disk, machine, moment.at).filter(|_| machine != bearer) else {
             return;
         };
         let is_unknown =
-            self.deleted.get(node).is_none_or(|gone| self.begins.iter().any(|begin| begin >= gone));
+            self.names.lost(node).is_none_or(|lost| self.begins.iter().any(|begin| *begin >= lost));
         if self.shared.contains(disk)
             || is_unknown
             || self.is_excused(machine, since, moment.at)

@@ -28,10 +28,7 @@ use test_support::{
 use testbed::actors::{Fact, Step};
 use tokio::time::Instant;
 
-use crate::{
-    play::{Blind, Record},
-    world::machine_of,
-};
+use crate::{play::Record, world::machine_of};
 
 /// What a judge has found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,62 +86,13 @@ fn history(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let is_judged =
         |change: &Change| change.resource != "volumeattributesclasses" && ours.contains(&change.revision);
     let mut broken = invariants::check_history(&record.changes, is_judged);
-    // What was told late excuses: what others wrote is judged as of when each process was told of it, too.
-    let lag = record.script.lags.iter().max().map(|lag| *lag + UNDER_WAY).unwrap_or_default();
-    let tells = |moment: &Moment| {
-        let is_kept = |blind: &&Blind| {
-            blind.is_to(&moment.change.resource) && blind.from <= moment.at && moment.at <= blind.until
-        };
-        let kept = record.blind.iter().filter(is_kept).map(|blind| blind.until + UNDER_WAY);
-        // Where requests fail, watches are cut, too.
-        let failing = record.faults.iter().filter(|(begin, end)| *begin <= moment.at && moment.at <= *end);
-        kept.chain(failing.map(|(_, end)| *end + UNDER_WAY)).fold(moment.at, Instant::max) + lag
-    };
-    // It may begin with any change: what came before was told.
-    let mut since = None;
-    for moment in timeline.moments.iter().filter(|moment| !moment.is_ours() && tells(moment) > moment.at) {
-        if broken.is_empty() {
-            break;
-        }
-        if since.replace(moment.at) == Some(moment.at) {
-            continue;
-        }
-        let told = told_late(timeline, |it| if it.at >= moment.at { tells(it) } else { it.at });
-        keep(&mut broken, &invariants::check_history(&told, is_judged));
-    }
+    broken.retain(|what| !held::is_untold(record, timeline, what, is_judged));
     broken.retain(|what| !held::is_handed_over(timeline, what));
     broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
 }
 
 /// So long a request is under way.
 const UNDER_WAY: Duration = Duration::from_secs(1);
-
-/// Only what is broken here, too.
-fn keep(broken: &mut Vec<String>, too: &[String]) {
-    let rule_and_revision = |what: &str| {
-        let words: Vec<&str> = what.split(' ').collect();
-        words.first().zip(words.last()).map(|(first, last)| format!("{first} {last}"))
-    };
-    broken.retain(|what| too.iter().any(|other| rule_and_revision(other) == rule_and_revision(what)));
-}
-
-/// The changes in the order in which they are told of: ours as they were made, those of others by when they are told, unless
-/// we have written to the object meanwhile.
-fn told_late(timeline: &Timeline, tells: impl Fn(&Moment) -> Instant) -> Vec<Change> {
-    let told = |moment: &Moment| if moment.is_ours() { moment.at } else { tells(moment) };
-    let mut moments: Vec<&Moment> = timeline.moments.iter().collect();
-    moments.sort_by_key(|moment| (told(moment), moment.change.revision));
-    let mut last: BTreeMap<(&str, &str), u64> = BTreeMap::new();
-    let mut changes = Vec::new();
-    for change in moments.into_iter().map(|moment| moment.change) {
-        let known = last.entry((change.resource.as_str(), change.name.as_str())).or_default();
-        if *known < change.revision {
-            *known = change.revision;
-            changes.push(change.clone());
-        }
-    }
-    changes
-}
 
 /// The changes, each with when and by whom.
 pub struct Timeline<'a> {
@@ -316,6 +264,40 @@ pub fn is_of_another(objects: &Objects, attachment: &Value) -> bool {
     let node = attachment["spec"]["nodeName"].as_str().unwrap_or_default();
     let bearer = objects.get("nodes", node).map(|object| machine_of(node, object));
     machine_for(attachment).zip(bearer).is_some_and(|(machine, bearer)| machine != bearer)
+}
+
+/// Which machine bears the name of each node.
+#[derive(Default)]
+pub struct Names<'a> {
+    bearers: BTreeMap<&'a str, &'a str>,
+    deleted: BTreeMap<&'a str, Instant>,
+    lost: BTreeMap<&'a str, Instant>,
+}
+
+impl<'a> Names<'a> {
+    pub fn note(&mut self, moment: &Moment<'a>) {
+        let Change { resource, name, after, .. } = moment.change;
+        match after {
+            _ if resource != "nodes" => {}
+            None => drop(self.deleted.insert(name, moment.at)),
+            Some(node) => {
+                let machine = machine_of(name, node);
+                if self.bearers.insert(name, machine).is_some_and(|before| before != machine) {
+                    self.lost.insert(name, self.deleted.get(name.as_str()).copied().unwrap_or(moment.at));
+                }
+            }
+        }
+    }
+
+    /// The machine that bears it, or did last.
+    pub fn bearer<'b>(&'b self, node: &'b str) -> &'b str {
+        self.bearers.get(node).copied().unwrap_or(node)
+    }
+
+    /// Since when the machine before the one that bears it does no more.
+    pub fn lost(&self, node: &str) -> Option<Instant> {
+        self.lost.get(node).copied()
+    }
 }
 
 /// When processes began, or began to lead: none knows which machine had a node's name before.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    Fault, Moment, Objects, Timeline, begins, claims_of, disk_of, in_use, is_of_another, is_ready,
+    Fault, Moment, Names, Objects, Timeline, begins, claims_of, disk_of, in_use, is_of_another, is_ready,
     is_terminating, listed, uid,
 };
 use crate::{play::Record, world::attachment_of};
@@ -25,15 +25,10 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let mut told: BTreeMap<&str, Vec<Told>> = BTreeMap::new();
     // By UID: since when it waits.
     let mut since: BTreeMap<&str, Instant> = BTreeMap::new();
-    // By node: when its object was deleted last.
-    let mut deleted: BTreeMap<&str, Instant> = BTreeMap::new();
+    let mut names = Names::default();
     for moment in timeline.moments.iter().take_while(is_past) {
-        let Some(after) = &moment.change.after else {
-            if moment.change.resource == "nodes" {
-                deleted.insert(&moment.change.name, moment.at);
-            }
-            continue;
-        };
+        names.note(moment);
+        let Some(after) = &moment.change.after else { continue };
         let phase = |object: &Value| object["status"]["phase"].as_str().unwrap_or_default().to_owned();
         let waits =
             |object: &Value| !["Bound", "Running", "Succeeded", "Failed"].contains(&phase(object).as_str());
@@ -76,7 +71,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         };
         // A process that began after another machine had taken the name cannot know whose the attachment is; and what a pod has
         // that has started there stays listed.
-        let has_begun = deleted.get(node).is_some_and(|gone| begins.iter().any(|begin| begin >= gone));
+        let has_begun = names.lost(node).is_some_and(|lost| begins.iter().any(|begin| *begin >= lost));
         let is_kept = |claim: &String| {
             objects.all("pods").any(|(_, other)| {
                 other["spec"]["nodeName"] == node

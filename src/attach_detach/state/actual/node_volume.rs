@@ -347,6 +347,11 @@ impl NodeVolume {
         self.known.as_mut().filter(is_over).map(|known| known.deletion = Deletion::None).is_some()
     }
 
+    /// Whether this process took the volume off the list, or asked for it there: what it may put back (S10, S43).
+    pub(crate) fn may_be_put_back(&self) -> bool {
+        self.unpublishing != Unpublishing::None || self.report_as_attached == ReportAsAttached::Yes
+    }
+
     /// Whether its attachment is on its way out, as the object says or the answer to our DELETE.
     pub(crate) fn is_going(&self) -> bool {
         let is_terminating = |attachment: &Arc<VolumeAttachment>| attachment.metadata.is_terminating();

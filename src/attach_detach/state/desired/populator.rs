@@ -99,8 +99,11 @@ pub(crate) fn given_before(
     attached: impl Fn() -> Vec<(VolumeName, VolumeId)>,
 ) -> Option<DesiredPod> {
     let mut given = nothing(pod);
+    let node = objects.nodes.get(&pod.spec.node_name);
+    let is_used = |id: &VolumeId| node.as_ref().is_some_and(|node| node.uses(id.as_str()));
     for volume in &pod.spec.volumes {
         let Some(key) = pod.claim_of(volume) else { continue };
+        let mut candidates = Vec::new();
         let claim = objects.claims.get(&key);
         let made = claim.as_ref().map(|claim| claim.metadata.creation_timestamp);
         let is_older = volume.source != PodVolumeSource::Ephemeral
@@ -126,7 +129,14 @@ pub(crate) fn given_before(
                 exclusive_by_another: false,
                 current: false,
             };
-            want(&mut given.volumes, id, wanted);
+            candidates.push((id, wanted, named.uid.is_empty()));
+        }
+        // A kubelet mounts one of them, and a claimRef without UID may merely reserve a volume for a claim.
+        let is_told = pod.has_started() && candidates.iter().any(|(id, ..)| is_used(id));
+        for (id, wanted, is_reserved) in candidates {
+            if !is_told || !is_reserved || is_used(&id) {
+                want(&mut given.volumes, id, wanted);
+            }
         }
     }
     (!given.volumes.is_empty()).then_some(given)
