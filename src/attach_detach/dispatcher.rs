@@ -20,8 +20,9 @@ pub const ATTACHMENT_CALLS: usize = 48;
 /// Requests for nodes under way at once; at most one per node.
 pub const NODE_CALLS: usize = 32;
 
-/// One in so many requests for volumes on nodes is for what takes away or looks only. Creates pass admission, where one
-/// slow webhook holds each of them up for seconds; a detach must not wait for that.
+/// One in so many requests for volumes on nodes is for what takes away or looks only, and while new volumes wait, one in so many
+/// is for creates. Both pass admission, where one slow webhook holds each of its kind up for seconds; the other must not wait for
+/// that (L15).
 const KEPT: usize = 8;
 
 /// For how many keys there is room, each of which may need a request. What has no room is not decided yet: it is judged
@@ -30,6 +31,8 @@ const KEPT: usize = 8;
 pub struct Room {
     /// Volumes on nodes with which something has begun.
     pub volumes: usize,
+    /// Of these, while new ones wait.
+    pub beside_new: usize,
     /// Those that are new: their requests are creates.
     pub new_volumes: usize,
     /// Nodes.
@@ -102,10 +105,11 @@ impl Dispatcher {
     /// For how many keys there is room.
     pub(crate) fn room(&self) -> Room {
         let volumes = self.most.saturating_sub(self.creates + self.other_attachment_calls);
-        let for_creates = self.most - self.most / KEPT;
+        let of_one_kind = self.most - self.most / KEPT;
         Room {
             volumes,
-            new_volumes: for_creates.saturating_sub(self.creates).min(volumes),
+            beside_new: of_one_kind.saturating_sub(self.other_attachment_calls).min(volumes),
+            new_volumes: of_one_kind.saturating_sub(self.creates).min(volumes),
             nodes: NODE_CALLS.saturating_sub(self.node_calls),
         }
     }
@@ -205,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn s40_creates_leave_room_for_deletes_and_all_together_stay_within_the_limit() {
+    fn s40_l15_creates_leave_room_for_deletes_deletes_for_creates_and_all_together_stay_within_the_limit() {
         let now = Instant::now();
         let request = || Request { verb: Verb::Create, path: String::new(), body: None };
         let call = |kind: AttachmentCall| {
@@ -238,11 +242,20 @@ mod tests {
             assert_eq!(fill(&mut dispatcher, AttachmentCall::Delete), deletes, "{most:?}");
             assert_eq!(fill(&mut dispatcher, AttachmentCall::Read), 0, "{most:?}");
             dispatcher.give_up(&call(AttachmentCall::Create), Sequence(1));
-            assert_eq!(dispatcher.room(), Room { volumes: 1, new_volumes: 1, nodes: NODE_CALLS }, "{most:?}");
+            let room = Room { volumes: 1, beside_new: 1, new_volumes: 1, nodes: NODE_CALLS };
+            assert_eq!(dispatcher.room(), room, "{most:?}");
         }
         let mut dispatcher = Dispatcher::new(None);
-        assert_eq!(fill(&mut dispatcher, AttachmentCall::Delete), ATTACHMENT_CALLS);
-        assert_eq!(dispatcher.room().new_volumes, 0, "deletes may take all of it");
+        while dispatcher.room().beside_new > 0 {
+            dispatcher.send(call(AttachmentCall::Delete), now);
+        }
+        assert_eq!(
+            dispatcher.room().new_volumes,
+            6,
+            "while new volumes wait, deletes leave room for creates"
+        );
+        assert_eq!(fill(&mut dispatcher, AttachmentCall::Delete), 6, "else they may take all of it");
+        assert_eq!(dispatcher.room().new_volumes, 0);
     }
 
     const MS: Duration = Duration::from_millis(1);

@@ -365,7 +365,7 @@ mod tests {
         let (id, last) = (VolumeId::iscsi("p", "i", 0), name(NODES - 1));
         controller.actual.node_volume_mut(&id, &last);
         controller.queue.add_all();
-        let room = Room { volumes: NODES, new_volumes: 0, nodes: NODES };
+        let room = Room { volumes: NODES, beside_new: NODES, new_volumes: 0, nodes: NODES };
         let mut looked_at = BTreeSet::new();
         for _ in 0..20 {
             controller.survey();

@@ -125,8 +125,13 @@ impl WorkQueue {
 
     /// Takes the volume whose turn it is, with as many nodes as there is room, for each may need a request.
     pub fn get(&mut self, room: Room) -> Option<(VolumeId, BTreeSet<NodeName>)> {
-        let begun = if room.volumes > 0 { self.begun.pop(room.volumes) } else { None };
+        let for_begun = self.room_for_begun(room);
+        let begun = if for_begun > 0 { self.begun.pop(for_begun) } else { None };
         if begun.is_some() || room.new_volumes == 0 { begun } else { self.new.pop(room.new_volumes) }
+    }
+
+    fn room_for_begun(&self, room: Room) -> usize {
+        if self.new.volumes.is_empty() { room.volumes } else { room.beside_new }
     }
 
     /// Takes the node whose turn it is.
@@ -142,7 +147,7 @@ impl WorkQueue {
 
     /// A turn is over. What it has left, and there is room for, has another one at once.
     pub fn end_turn(&mut self, room: Room, now: Instant) {
-        let has_volumes = (!self.begun.volumes.is_empty() && room.volumes > 0)
+        let has_volumes = (!self.begun.volumes.is_empty() && self.room_for_begun(room) > 0)
             || (!self.new.volumes.is_empty() && room.new_volumes > 0);
         let has_nodes = !self.nodes.is_empty() && room.nodes > 0;
         self.goes_on_at = (has_volumes || has_nodes || self.has_more_to_survey()).then_some(now);
@@ -197,7 +202,8 @@ mod tests {
     }
 
     fn order(queue: &mut WorkQueue, most: usize) -> Vec<(VolumeId, BTreeSet<NodeName>)> {
-        iter::from_fn(|| queue.get(Room { volumes: most, new_volumes: most, nodes: 0 })).collect()
+        iter::from_fn(|| queue.get(Room { volumes: most, beside_new: most, new_volumes: most, nodes: 0 }))
+            .collect()
     }
 
     fn begin(queue: &mut WorkQueue, numbers: &[u32]) {
@@ -267,7 +273,7 @@ mod tests {
         };
         assert_eq!(queue.take_counts()[0], counted(3, &[], 3));
         queue.at(second(5));
-        queue.get(Room { volumes: 1, new_volumes: 0, nodes: 0 }).unwrap();
+        queue.get(Room { volumes: 1, beside_new: 1, new_volumes: 0, nodes: 0 }).unwrap();
         queue.forget(&volume(1), &nodes("a"));
         assert_eq!(queue.take_counts()[0], counted(0, &[2, 5], 1));
         queue.at(second(9));
@@ -280,7 +286,7 @@ mod tests {
     fn l15_a_turn_has_another_one_at_once_only_for_what_there_is_room_for() {
         type Fill = fn(&mut WorkQueue, VolumeId);
         let (now, volume) = (Instant::now(), VolumeId::csi(&"d".into(), "h"));
-        let room = |volumes, new_volumes, nodes| Room { volumes, new_volumes, nodes };
+        let room = |volumes, new_volumes, nodes| Room { volumes, beside_new: volumes, new_volumes, nodes };
         let begun: Fill = |queue, volume| queue.add(volume, nodes("a"));
         let new: Fill = |queue, volume| queue.add_new(volume, nodes("a"));
         let node: Fill = |queue, _| queue.add_node("n1".into());
@@ -304,6 +310,17 @@ mod tests {
     }
 
     #[test]
+    fn l15_what_has_begun_leaves_room_for_new_volumes_while_some_wait() {
+        let volume = |handle: &str| VolumeId::csi(&"d".into(), handle);
+        let mut queue = WorkQueue::default();
+        queue.add(volume("begun"), nodes("a"));
+        queue.add_new(volume("new"), nodes("a"));
+        let room = Room { volumes: 1, beside_new: 0, new_volumes: 1, nodes: 0 };
+        assert_eq!(queue.get(room), Some((volume("new"), nodes("a"))));
+        assert_eq!(queue.get(room), Some((volume("begun"), nodes("a"))));
+    }
+
+    #[test]
     fn what_is_added_for_a_time_comes_then_and_in_that_order() {
         let start = Instant::now();
         let second = |second| start + Duration::from_secs(second);
@@ -311,7 +328,7 @@ mod tests {
         queue.add_at(second(3), Key::Node("late".into()));
         queue.add_at(second(2), Key::Driver("d".into()));
         queue.add_at(second(1), Key::Node("early".into()));
-        let room = Room { volumes: 1, new_volumes: 1, nodes: 1 };
+        let room = Room { volumes: 1, beside_new: 1, new_volumes: 1, nodes: 1 };
         assert_eq!((queue.add_due(start), queue.get_node(room)), (None, None));
         assert_eq!(queue.next_at(), Some(second(1)));
         assert_eq!(queue.add_due(second(2)), Some(Key::Driver("d".into())));

@@ -4,7 +4,7 @@
 //! result names every object it depends on, so that a change of any of them brings the pod back
 //! here; there is no sweep that has to find it (KCM waits up to three minutes for one).
 
-use std::{mem, sync::Arc};
+use std::{cell::LazyCell, mem, sync::Arc};
 
 use apiserver::{
     ids::{ClaimKey, DriverName, VolumeName},
@@ -99,6 +99,7 @@ pub(crate) fn given_before(
     attached: impl Fn() -> Vec<(VolumeName, VolumeId)>,
 ) -> Option<DesiredPod> {
     let mut given = nothing(pod);
+    let attached = LazyCell::new(attached);
     let node = objects.nodes.get(&pod.spec.node_name);
     let is_used = |id: &VolumeId| node.as_ref().is_some_and(|node| node.uses(id.as_str()));
     for volume in &pod.spec.volumes {
@@ -108,8 +109,9 @@ pub(crate) fn given_before(
         let made = claim.as_ref().map(|claim| claim.metadata.creation_timestamp);
         let is_older = volume.source != PodVolumeSource::Ephemeral
             && made.is_none_or(|made| made > pod.metadata.creation_timestamp);
-        let found = |(name, was)| Some((objects.volumes.get(&name)?, was));
-        for (found, was) in attached().into_iter().filter_map(found) {
+        let bound = claim.as_ref().map(|claim| &claim.spec.volume_name);
+        for (name, was) in attached.iter().filter(|(name, _)| is_older || bound == Some(name)) {
+            let Some(found) = objects.volumes.get(name) else { continue };
             let Some(named) = found.spec.claim_ref.as_ref().filter(|named| named.key() == key) else {
                 continue;
             };
@@ -117,8 +119,10 @@ pub(crate) fn given_before(
                 claim.spec.volume_name == found.key() && claim.metadata.uid == named.uid
             });
             let (id, sharing) = match volume_source::of_persistent_volume(&found.metadata, &found.spec) {
-                Ok(Storage::Csi(CsiVolume { sharing, .. })) if is_older => (was, sharing),
-                Err(_) if is_its => (was, Sharing::of(found.spec.access_modes.iter().map(|mode| &**mode))),
+                Ok(Storage::Csi(CsiVolume { sharing, .. })) if is_older => (was.clone(), sharing),
+                Err(_) if is_its => {
+                    (was.clone(), Sharing::of(found.spec.access_modes.iter().map(|mode| &**mode)))
+                }
                 _ => continue,
             };
             let wanted = DesiredVolume {
