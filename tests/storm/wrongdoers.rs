@@ -104,6 +104,37 @@ pub fn trials() -> Vec<Trial> {
     trials.collect()
 }
 
+impl Happening {
+    /// What it is besides a write.
+    fn befalls(&self, record: &mut Record, at: Instant) {
+        let facts = [
+            (&self.mounted, Step::Mounted),
+            (&self.unmounted, Step::Unmounted),
+            (&self.published, Step::Published),
+            (&self.unpublished, Step::Unpublished),
+        ];
+        for (place, step) in facts {
+            if let Some([disk, machine]) = place.clone() {
+                record.facts.push(Fact { at, disk, machine, step });
+            }
+        }
+        if let Some((undo, name)) = self.stops.clone() {
+            record.fights.push(Fight { undo, name, until: at });
+        }
+        if self.ended {
+            record.ended.push(at);
+        }
+        let until = |seconds| at + Duration::from_secs(seconds);
+        if let Some(seconds) = self.fails {
+            record.script.has_replicas = true;
+            record.faults.push((at, until(seconds)));
+        }
+        let kind = Some("persistentvolumes");
+        record.blind.extend(self.blind.map(|seconds| Blind { kind, from: at, until: until(seconds) }));
+        record.late.extend(self.late.map(|seconds| (at, until(seconds))));
+    }
+}
+
 fn record(happenings: &[Happening]) -> Record {
     let began = Instant::now();
     let mut record = Record {
@@ -140,32 +171,7 @@ fn record(happenings: &[Happening]) -> Record {
             if record.killed == u64::MAX {
                 record.killed_at = at;
             }
-            let fact = [
-                (&happening.mounted, Step::Mounted),
-                (&happening.unmounted, Step::Unmounted),
-                (&happening.published, Step::Published),
-                (&happening.unpublished, Step::Unpublished),
-            ];
-            for (place, step) in fact {
-                if let Some([disk, machine]) = place.clone() {
-                    record.facts.push(Fact { at, disk, machine, step });
-                }
-            }
-            if let Some((undo, name)) = happening.stops.clone() {
-                record.fights.push(Fight { undo, name, until: at });
-            }
-            if happening.ended {
-                record.ended.push(at);
-            }
-            if let Some(seconds) = happening.fails {
-                record.script.has_replicas = true;
-                record.faults.push((at, at + Duration::from_secs(seconds)));
-            }
-            record.blind.extend(happening.blind.map(|seconds| {
-                let kind = Some("persistentvolumes");
-                Blind { kind, from: at, until: at + Duration::from_secs(seconds) }
-            }));
-            record.late.extend(happening.late.map(|seconds| (at, at + Duration::from_secs(seconds))));
+            happening.befalls(&mut record, at);
             if happening.killed {
                 (record.killed, record.killed_request) = (revision, record.requests.len());
             }

@@ -88,6 +88,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
             Some(conflict) if conflict.is_attached => Some(conflict),
             conflict => view.losing.contains(node).then(own).or(conflict),
         };
+        let there = if is_exclusive && !node_volume.may_be_put_back() { &using } else { &listing };
         let view_of_node = NodeVolumeView {
             kind: view.volume.kind(),
             desired,
@@ -95,10 +96,7 @@ pub fn plan(view: &VolumeView<'_>, now: Instant) -> BTreeMap<NodeName, NodeVerdi
             node: node_state,
             conflict: conflict.as_ref(),
             is_withheld,
-            is_elsewhere: match is_exclusive && !node_volume.may_be_put_back() {
-                true => using.iter().any(|other| *other != node),
-                false => listing.iter().any(|other| *other != node),
-            },
+            is_elsewhere: there.iter().any(|other| *other != node),
             publishes: view.exclusive.and_then(|exclusive| exclusive.publishes(node)),
             policy: &view.policy,
             doubt: node_state.and_then(|state| state.doubts(view.volume, &view.policy)),

@@ -342,10 +342,9 @@ impl NodeVerdict {
         let is_elsewhere = view.publishes == Some(false) || view.is_elsewhere || view.is_withheld;
         let is_attached = is_attached && !is_going && (node_volume.listed || !is_elsewhere);
         // Only what we took off ourselves is put back: what the watch says may be of yesterday (S10).
-        let report_as_attached = match is_attached && node_volume.may_be_put_back() {
-            true => ReportAsAttached::Yes,
-            false => ReportAsAttached::Unchanged,
-        };
+        let is_put_back = is_attached && node_volume.may_be_put_back();
+        let report_as_attached =
+            if is_put_back { ReportAsAttached::Yes } else { ReportAsAttached::Unchanged };
         wait(report_as_attached, why.clone())
     }
 

@@ -22,6 +22,9 @@ fn back(rng: &mut Rng) -> Back {
 /// The seeds of `.ci/run`, which have one server: a seed with two does not always come out the same.
 const SEEDS_OF_EVERY_RUN: u64 = 60;
 
+/// Draws an act.
+type Draw = fn(&mut Rng) -> Act;
+
 /// What acts and worlds got last is drawn from numbers of its own again.
 const LATEST: u64 = 0x5afe_d15c;
 
@@ -128,9 +131,12 @@ impl Script {
                 let act = Act::DeleteVolume { volume: rng.usize(..6), by_force: false };
                 script.steps.push(Step { pause: Duration::from_millis(1), act, kill: None });
             }
-            let draws: [(u8, fn(&mut Rng) -> Act); 3] =
-                [(10, Self::act_drawn_later), (10, Self::act_drawn_last), (30, Self::act_drawn_newest)];
-            for (rng, (among, draw)) in [&mut *more, &mut *latest, &mut *newest].into_iter().zip(draws) {
+            let draws: [(&mut Rng, u8, Draw); 3] = [
+                (more, 10, Self::act_drawn_later),
+                (latest, 10, Self::act_drawn_last),
+                (newest, 30, Self::act_drawn_newest),
+            ];
+            for (rng, among, draw) in draws {
                 if rng.u8(..among) != 0 {
                     continue;
                 }
