@@ -268,16 +268,8 @@ pub(super) fn sentence(step: &Step) -> String {
 
 /// What may be done, the safest first, each once.
 fn actions(links: &[Link]) -> Vec<Action> {
-    let mut all: Vec<Action> = Vec::new();
-    for action in links
-        .iter()
-        .filter(|link| link.verdict != Verdict::Healthy || links.len() == 1)
-        .flat_map(|link| &link.actions)
-    {
-        if !all.contains(action) {
-            all.push(action.clone());
-        }
-    }
+    let told = links.iter().filter(|link| link.verdict != Verdict::Healthy || links.len() == 1);
+    let mut all = subject::distinct(told.flat_map(|link| link.actions.iter().cloned()));
     all.sort_by_key(|action| action.risk);
     all
 }
@@ -306,17 +298,10 @@ fn unknown(view: &View<'_>, subject: &ObjectRef, links: &[Link]) -> Vec<String> 
 
 /// The objects of the chain, the subject first.
 fn chain(subject: &ObjectRef, links: &[Link]) -> Vec<ObjectRef> {
-    let mut chain = vec![subject.clone()];
     let objects = links.iter().flat_map(|link| {
         std::iter::once(&link.step.object).chain(link.step.blocked_by.iter().map(|blocker| &blocker.object))
     });
-    for object in objects {
-        let Some(found) = subject::of(object) else { continue };
-        if !chain.contains(&found) {
-            chain.push(found);
-        }
-    }
-    chain
+    subject::distinct(std::iter::once(subject.clone()).chain(objects.filter_map(subject::of)))
 }
 
 fn with_uid(whole: Option<&Value>, subject: &ObjectRef) -> Value {

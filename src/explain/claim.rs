@@ -33,6 +33,7 @@ use crate::binder::{
     matching::predicate::{claim_class, volume_class, was_bound},
     reasons::ClaimReason,
 };
+use crate::protection::claims::CLAIM_FINALIZER;
 
 /// The provisioner of classes that have none.
 // KCM: pkg/volume/util/storageclass.go and pkg/apis/storage, NotSupportedProvisioner.
@@ -43,9 +44,6 @@ pub(super) const ONE_POD: &str = "ReadWriteOncePod";
 
 /// An object that is being deleted.
 pub(super) const TERMINATING: &str = "Terminating";
-
-/// The finalizer that keeps a claim as long as a pod uses it.
-pub(super) const PVC_PROTECTION: &str = "kubernetes.io/pvc-protection";
 
 /// The link of a claim.
 pub(super) fn link(view: &View<'_>, key: &ClaimKey) -> Link {
@@ -217,7 +215,7 @@ pub(super) fn is_doomed(view: &View<'_>, claim: &PersistentVolumeClaim) -> bool 
 /// Whether kubelets start pods with a claim although it is being deleted.
 // kubelet: pkg/kubelet/volumemanager/populator, getPVCExtractPV.
 pub(super) fn may_be_mounted(claim: &PersistentVolumeClaim) -> bool {
-    claim.metadata.finalizers.iter().any(|finalizer| &**finalizer == PVC_PROTECTION)
+    claim.metadata.finalizers.iter().any(|finalizer| &**finalizer == CLAIM_FINALIZER)
 }
 
 /// The link of a claim that the reader may not see enough to judge, if it is such a one.

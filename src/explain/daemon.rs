@@ -163,14 +163,8 @@ fn add_times(step: &mut Step, said: &DaemonWait) {
 
 /// The objects of the answer that can be asked about, each once.
 fn subjects(explanation: &Explanation) -> Vec<ObjectRef> {
-    let mut subjects = Vec::new();
     let steps = explanation.steps.iter().map(|step| &step.object);
-    for subject in std::iter::once(&explanation.subject).chain(steps).filter_map(subject::of) {
-        if !subjects.contains(&subject) {
-            subjects.push(subject);
-        }
-    }
-    subjects
+    subject::distinct(std::iter::once(&explanation.subject).chain(steps).filter_map(subject::of))
 }
 
 /// Adds what the daemon saw happen to the objects of the answer, in its order.

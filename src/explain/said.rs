@@ -5,7 +5,8 @@
 use apiserver::ids::Uid;
 use k8s_openapi::{api::core::v1::Event, jiff::Timestamp};
 
-use super::{age, view::View};
+use super::{age, sidecars::source, view::View};
+
 /// The stock binder, whose events about provisioning tell nothing of the provisioner itself.
 // KCM: pkg/controller/volume/persistentvolume/pv_controller_base.go.
 const BINDER: &str = "persistentvolume-controller";
@@ -59,9 +60,4 @@ pub(super) fn at(event: &Event) -> Option<Timestamp> {
 
 pub(super) fn is_about(event: &Event, uid: &Uid) -> bool {
     event.involved_object.uid.as_deref().is_some_and(|of| Uid::from(of) == *uid)
-}
-
-fn source(event: &Event) -> Option<&str> {
-    let component = event.source.as_ref().and_then(|source| source.component.as_deref());
-    component.or(event.reporting_component.as_deref())
 }

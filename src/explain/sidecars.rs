@@ -14,7 +14,10 @@ use apiserver::{
     ids::{DriverName, PodKey},
     kinds::{CsiDriver, ObjectRef},
 };
-use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
+use k8s_openapi::{
+    api::{coordination::v1::Lease, core::v1::Event},
+    jiff::Timestamp,
+};
 use serde_json::Value;
 use strum::IntoStaticStr;
 
@@ -64,6 +67,12 @@ pub(super) const SILENCE: Duration = Duration::from_mins(2);
 /// The term of a lease that does not say (client-go).
 const TERM_SECONDS: i32 = 15;
 
+/// Who said an event.
+pub(super) fn source(event: &Event) -> Option<&str> {
+    let component = event.source.as_ref().and_then(|source| source.component.as_deref());
+    component.or(event.reporting_component.as_deref())
+}
+
 /// What is known of all side-cars.
 #[derive(Debug)]
 pub struct Sidecars<'a> {
@@ -85,12 +94,8 @@ impl<'a> Sidecars<'a> {
                 *known = lease;
             }
         }
-        let sources = snapshot.events.iter().filter_map(|event| {
-            let source = event.source.as_ref().and_then(|source| source.component.as_deref());
-            let source = source.or(event.reporting_component.as_deref()).unwrap_or_default();
-            // The provisioner calls itself <driver>_<pod>_<uuid>.
-            source.split('_').next()
-        });
+        // The provisioner calls itself <driver>_<pod>_<uuid>.
+        let sources = snapshot.events.iter().filter_map(|event| source(event)?.split('_').next());
         let event_sources = sources.filter(|source| !source.is_empty()).collect();
         Self { snapshot, leases, event_sources }
     }

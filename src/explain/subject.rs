@@ -3,35 +3,28 @@
 //! In: words as kubectl takes them (`pvc/data`, `pod web-0`). Out: an [`ObjectRef`], or what is wrong with the words; and an object as it
 //! is typed, said and written in an answer.
 
-use apiserver::{
-    ids::{ClaimKey, PodKey},
-    kinds::ObjectRef,
+use apiserver::kinds::{
+    Narrow as _, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
+    VolumeAttachment, VolumeAttributesClass,
 };
 use serde_json::{Map, Value, json};
 
-/// Makes an object of namespace and name.
-type Make = fn(&str, &str) -> ObjectRef;
-
-/// Names of each kind, as kubectl takes them; the first is the one that is printed.
-const WORDS: &[(&[&str], Make)] = &[
-    (&["pod", "po", "pods"], |namespace, name| ObjectRef::Pod(PodKey::new(namespace, name))),
-    (&["pvc", "persistentvolumeclaim", "persistentvolumeclaims"], |namespace, name| {
-        ObjectRef::Claim(ClaimKey::new(namespace, name))
-    }),
-    (&["pv", "persistentvolume", "persistentvolumes", "volume"], |_, name| ObjectRef::Volume(name.into())),
-    (&["va", "volumeattachment", "volumeattachments"], |_, name| ObjectRef::Attachment(name.into())),
-    (&["node", "no", "nodes"], |_, name| ObjectRef::Node(name.into())),
-    (&["sc", "storageclass", "storageclasses"], |_, name| ObjectRef::Class(name.into())),
-    (&["vac", "volumeattributesclass", "volumeattributesclasses"], |_, name| {
-        ObjectRef::AttributesClass(name.into())
-    }),
+/// Names of each kind, as kubectl takes them; the first is the one that is printed, the last that of its URLs.
+const WORDS: &[&[&str]] = &[
+    &["pod", "po", Pod::PLURAL],
+    &["pvc", "persistentvolumeclaim", PersistentVolumeClaim::PLURAL],
+    &["pv", "persistentvolume", "volume", PersistentVolume::PLURAL],
+    &["va", "volumeattachment", VolumeAttachment::PLURAL],
+    &["node", "no", Node::PLURAL],
+    &["sc", "storageclass", StorageClass::PLURAL],
+    &["vac", "volumeattributesclass", VolumeAttributesClass::PLURAL],
 ];
 
 /// What is known of a kind as kubectl writes it, in any case.
-fn known(kind: &str) -> Option<&'static (&'static [&'static str], Make)> {
+fn known(kind: &str) -> Option<&'static &'static [&'static str]> {
     // `pvc.v1.`, `volumeattachments.storage.k8s.io`: the resource comes first.
     let word = kind.split('.').next().unwrap_or_default().to_ascii_lowercase();
-    WORDS.iter().find(|(words, _)| words.contains(&word.as_str()))
+    WORDS.iter().find(|words| words.contains(&word.as_str()))
 }
 
 /// The object of a kind as kubectl writes it.
@@ -39,14 +32,15 @@ fn known(kind: &str) -> Option<&'static (&'static [&'static str], Make)> {
 /// # Errors
 /// The kind is unknown, or there is no name.
 pub fn named(kind: &str, namespace: &str, name: &str) -> Result<ObjectRef, String> {
-    let Some((_, make)) = known(kind) else {
+    let plural = known(kind).and_then(|words| words.last());
+    let Some(object) = plural.and_then(|plural| ObjectRef::named(plural, namespace, name)) else {
         let known: Vec<&str> = words().collect();
         return Err(format!("{kind:?} cannot be explained: there are {}", known.join(", ")));
     };
     if name.is_empty() {
         return Err(format!("{kind}: the name is missing"));
     }
-    Ok(make(namespace, name))
+    Ok(object)
 }
 
 /// The object of `kind/name`, or `kind` and `name`.
@@ -67,12 +61,12 @@ pub fn parse(words: &[&str], namespace: &str) -> Result<ObjectRef, String> {
 
 /// All kinds, as they are typed.
 pub fn words() -> impl Iterator<Item = &'static str> {
-    WORDS.iter().filter_map(|(words, _)| words.first().copied())
+    WORDS.iter().filter_map(|words| words.first().copied())
 }
 
 /// The kind of an object, as it is typed; nothing if none of it can be explained.
 pub fn word(object: &ObjectRef) -> &'static str {
-    known(object.kind()).and_then(|(words, _)| words.first()).copied().unwrap_or_default()
+    known(object.kind()).and_then(|words| words.first()).copied().unwrap_or_default()
 }
 
 /// As it is typed: `pvc/data`. The namespace is not part of it.
@@ -102,6 +96,17 @@ pub fn of(object: &Value) -> Option<ObjectRef> {
     named(field(object, "kind"), field(object, "namespace"), field(object, "name")).ok()
 }
 
+/// Each once, in the order met.
+pub(super) fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for one in all {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    found
+}
+
 /// As JSON: kind, name, and the namespace if there is one.
 pub fn json(object: &ObjectRef) -> Value {
     let (namespace, name) = object.names();
@@ -127,6 +132,8 @@ pub fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use apiserver::ids::ClaimKey;
+
     use super::*;
 
     #[test]

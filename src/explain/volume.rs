@@ -20,7 +20,6 @@ use super::{
     report::Verdict,
     said::last_warning,
     sidecars::{Presence, Sidecar, attacher_finalizer},
-    snapshot::Snapshot,
     table::Facts,
     view::{Missing, View, finalizers, get},
     writes,
@@ -32,9 +31,7 @@ use crate::binder::{
     matching::predicate::{Mismatch, volume_class, was_bound},
     reasons::VolumeReason,
 };
-
-/// The finalizer that keeps a volume as long as a claim is bound to it.
-pub(super) const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
+use crate::protection::volumes::VOLUME_FINALIZER;
 
 /// The finalizer of a volume whose disk its provisioner deletes.
 const PROVISIONER_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
@@ -65,7 +62,7 @@ pub(super) fn link(view: &View<'_>, name: &VolumeName) -> Link {
     };
     let place = view.volume(name);
     let link = match place.reason.as_deref() {
-        Some(reason) => of_reason(view, &subject, (reason, place.write)),
+        Some(reason) => of_reason(view, &volume, (reason, place.write)),
         None => writes::next(settled(view, &subject, &volume), place.write),
     };
     let link = match volume.metadata.deletion_timestamp.as_deref() {
@@ -99,7 +96,7 @@ fn without_owner(view: &View<'_>, subject: &ObjectRef, volume: &PersistentVolume
     let driver = volume.spec.csi.as_ref().map(|csi| csi.driver.as_str()).unwrap_or_default();
     let owner = |finalizer: &str| {
         let sidecar = match finalizer {
-            PV_PROTECTION if volume.status.phase != VolumePhase::Bound => {
+            VOLUME_FINALIZER if volume.status.phase != VolumePhase::Bound => {
                 return Some("the pv-protection controller, though the volume is not Bound".to_owned());
             }
             PROVISIONER_FINALIZER => Sidecar::Provisioner,
@@ -119,7 +116,7 @@ fn without_owner(view: &View<'_>, subject: &ObjectRef, volume: &PersistentVolume
 // KCM: pkg/controller/volume/pvprotection.
 pub(super) fn is_kept(volume: &PersistentVolume) -> bool {
     volume.status.phase == VolumePhase::Bound
-        && volume.metadata.finalizers.iter().any(|finalizer| &**finalizer == PV_PROTECTION)
+        && volume.metadata.finalizers.iter().any(|finalizer| &**finalizer == VOLUME_FINALIZER)
 }
 
 fn settled(view: &View<'_>, subject: &ObjectRef, volume: &PersistentVolume) -> Link {
@@ -139,9 +136,10 @@ fn settled(view: &View<'_>, subject: &ObjectRef, volume: &PersistentVolume) -> L
 
 fn of_reason(
     view: &View<'_>,
-    subject: &ObjectRef,
+    volume: &PersistentVolume,
     (reason, write): (&VolumeReason, Option<WriteKind>),
 ) -> Link {
+    let subject = &ObjectRef::Volume(volume.key());
     let claims = |what: &str| what.starts_with("pvc/") || what.starts_with("persistentvolumeclaim");
     if let (VolumeReason::Proving(_), Some(what)) = (reason, view.lacks_rights(claims)) {
         let told = format!("whether its claim exists is unknown: you may not read {what}");
@@ -150,18 +148,18 @@ fn of_reason(
     let told = reason.to_string();
     let link = |case| Link::told_of(subject, case, "volume", &[("told", &told)]);
     let link = match reason {
-        VolumeReason::Reserved(claim) => of_reservation(view, subject, claim, &told),
+        VolumeReason::Reserved(claim) => of_reservation(view, volume, claim, &told),
         VolumeReason::Disputed => link("Reserved disputed"),
         VolumeReason::Undoing(_, Some(owner)) => {
             Link::told(subject, "Unbinding for owner", &[("told", &told), ("claim", owner)])
         }
         VolumeReason::ClaimBindsNext(claim) | VolumeReason::Undoing(claim, None) => {
-            of_claim_elsewhere(view, link(reason.code()), subject, claim)
+            of_claim_elsewhere(view, link(reason.code()), volume, claim)
         }
-        VolumeReason::LeftToProvisioner if matches!(subject, ObjectRef::Volume(name) if is_nobodys(view.snapshot, name)) => {
+        VolumeReason::LeftToProvisioner if is_nobodys(volume) => {
             Link::told(subject, "LeftToProvisioner made by hand", &[("annotation", &PROVISIONED_BY)])
         }
-        VolumeReason::LeftToProvisioner => left_to_provisioner(view, link(reason.code()), subject),
+        VolumeReason::LeftToProvisioner => left_to_provisioner(view, link(reason.code()), volume),
         // An event does not name them (S41).
         VolumeReason::UsedByPods(pods) => {
             let pods = pods.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -173,9 +171,7 @@ fn of_reason(
 }
 
 /// A provisioner is to delete the volume: whether it is there, and what it says.
-fn left_to_provisioner(view: &View<'_>, mut link: Link, subject: &ObjectRef) -> Link {
-    let ObjectRef::Volume(name) = subject else { return link };
-    let Some(volume) = get::<PersistentVolume>(view, name) else { return link };
+fn left_to_provisioner(view: &View<'_>, mut link: Link, volume: &PersistentVolume) -> Link {
     let driver = volume.spec.csi.as_ref().map(|csi| csi.driver.as_str());
     let absent = driver.and_then(|it| view.sidecars().absence(it, Sidecar::Provisioner, None));
     let failed = last_warning(view, &volume.metadata.uid, &["VolumeFailedDelete"]);
@@ -187,53 +183,39 @@ fn left_to_provisioner(view: &View<'_>, mut link: Link, subject: &ObjectRef) -> 
 
 /// Whether no provisioner takes a volume for its own.
 // external-provisioner: sig-storage-lib-external-provisioner, controller/controller.go, shouldDelete.
-pub(super) fn is_nobodys(snapshot: &Snapshot, name: &VolumeName) -> bool {
-    snapshot.objects.volumes.get(name).is_some_and(|volume| {
-        volume.spec.reclaim_policy == ReclaimPolicy::Delete
-            && !has(&volume.metadata, PROVISIONED_BY)
-            && !has(&volume.metadata, MIGRATED_TO)
-    })
+fn is_nobodys(volume: &PersistentVolume) -> bool {
+    volume.spec.reclaim_policy == ReclaimPolicy::Delete
+        && !has(&volume.metadata, PROVISIONED_BY)
+        && !has(&volume.metadata, MIGRATED_TO)
 }
 
 /// A volume that is reserved by name. It waits for a claim that is to come; one that is there and goes elsewhere never
 /// takes it.
-fn of_reservation(view: &View<'_>, subject: &ObjectRef, key: &ClaimKey, told: &str) -> Link {
-    let link = |case| Link::told(subject, case, &[("claim", key), ("told", &told)]);
+fn of_reservation(view: &View<'_>, volume: &PersistentVolume, key: &ClaimKey, told: &str) -> Link {
+    let link = |case| Link::told(&ObjectRef::Volume(volume.key()), case, &[("claim", key), ("told", &told)]);
     if matches!(view.missing::<PersistentVolumeClaim>(key), Missing::Absent) {
         return link("Reserved for claim to come");
     }
-    let (ObjectRef::Volume(name), Some(claim)) = (subject, get::<PersistentVolumeClaim>(view, key)) else {
-        return link("Reserved");
-    };
-    let mismatches = get::<PersistentVolume>(view, name)
-        .and_then(|volume| all_mismatches(&volume, &claim).ok())
-        .unwrap_or_default();
-    let mismatches: Vec<&str> = mismatches
-        .iter()
-        .filter(|mismatch| **mismatch != Mismatch::Phase)
-        .map(|mismatch| mismatch.code())
-        .collect();
-    match other_volume(view, &claim, name) {
-        Some(other) => stays_reserved(view, (subject, name), "Reserved", key, &format!("has {other}")),
+    let Some(claim) = get::<PersistentVolumeClaim>(view, key) else { return link("Reserved") };
+    let all = all_mismatches(volume, &claim).unwrap_or_default();
+    let mismatches: Vec<&str> = all.iter().filter(|it| **it != Mismatch::Phase).map(|it| it.code()).collect();
+    match other_volume(view, &claim, &volume.key()) {
+        Some(other) => stays_reserved(view, volume, "Reserved", key, &format!("has {other}")),
         None if mismatches.is_empty() => link("Reserved"),
         None => {
             let why = format!("is not suited by it ({})", mismatches.join(", "));
-            let link = stays_reserved(view, (subject, name), "Reserved", key, &why);
+            let link = stays_reserved(view, volume, "Reserved", key, &why);
             link.and("+unsuited claim", &[("claim", key)])
         }
     }
 }
 
 /// A volume that has its claim's UID, while the claim may have found another.
-fn of_claim_elsewhere(view: &View<'_>, mut link: Link, subject: &ObjectRef, key: &ClaimKey) -> Link {
-    let (ObjectRef::Volume(name), Some(claim)) = (subject, get::<PersistentVolumeClaim>(view, key)) else {
-        return link;
-    };
-    let Some(other) = other_volume(view, &claim, name) else { return link };
-    let is_undone =
-        get::<PersistentVolume>(view, name).is_some_and(|volume| has(&volume.metadata, BOUND_BY_CONTROLLER));
-    if !is_undone {
-        return stays_reserved(view, (subject, name), &link.step.reason, key, &format!("has {other}"));
+fn of_claim_elsewhere(view: &View<'_>, mut link: Link, volume: &PersistentVolume, key: &ClaimKey) -> Link {
+    let Some(claim) = get::<PersistentVolumeClaim>(view, key) else { return link };
+    let Some(other) = other_volume(view, &claim, &volume.key()) else { return link };
+    if !has(&volume.metadata, BOUND_BY_CONTROLLER) {
+        return stays_reserved(view, volume, &link.step.reason, key, &format!("has {other}"));
     }
     link.step.message = format!("claim {key} has {other}: the reservation for it is undone");
     link
@@ -249,15 +231,15 @@ fn other_volume(view: &View<'_>, claim: &PersistentVolumeClaim, name: &VolumeNam
 /// What a person reserved for a claim that goes elsewhere: it may have the data of a claim that was bound to it.
 fn stays_reserved(
     view: &View<'_>,
-    (subject, name): (&ObjectRef, &VolumeName),
+    volume: &PersistentVolume,
     reason: &str,
     key: &ClaimKey,
     why: &str,
 ) -> Link {
-    let is_owner = |claim: &PersistentVolumeClaim| claim.spec.volume_name == *name && was_bound(claim);
+    let name = volume.key();
+    let is_owner = |claim: &PersistentVolumeClaim| claim.spec.volume_name == name && was_bound(claim);
     let owners = view.snapshot.keys(is_owner);
-    let is_parked = get::<PersistentVolume>(view, name)
-        .is_some_and(|it| matches!(it.status.phase, VolumePhase::Released | VolumePhase::Failed));
+    let is_parked = matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
     let owners = owners.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let (case, named) = match (owners.as_str(), is_parked) {
         // Nothing is concluded from claims that were not read (S42).
@@ -272,5 +254,5 @@ fn stays_reserved(
         }
     };
     let facts: Facts<'_> = &[("claim", key), ("why", &why), ("named", &named)];
-    Link::told(subject, &format!("{reason} {case}"), facts)
+    Link::told(&ObjectRef::Volume(name), &format!("{reason} {case}"), facts)
 }

@@ -31,17 +31,12 @@ type Cause = (Severity, &'static str, String);
 /// One object that suffers, what is counted (`claim`), and since when it does.
 pub(super) type Victim = (ObjectRef, &'static str, Option<Timestamp>);
 
+#[derive(Default)]
 struct CauseGroup {
     finding: Finding,
     pods: BTreeSet<PodKey>,
     /// Namespaces of those who suffer.
     namespaces: BTreeSet<String>,
-}
-
-impl CauseGroup {
-    fn new(finding: Finding) -> Self {
-        Self { finding, pods: BTreeSet::new(), namespaces: BTreeSet::new() }
-    }
 }
 
 /// All causes so far.
@@ -77,7 +72,8 @@ impl<'a> Groups<'a> {
             Some(index) => *index,
             None => {
                 let command = explain(&subject);
-                self.all.push(CauseGroup::new(Finding { command, ..finding(link, &cause, unit) }));
+                let finding = Finding { command, ..finding(link, &cause, unit) };
+                self.all.push(CauseGroup { finding, ..CauseGroup::default() });
                 self.by_cause.insert(cause, self.all.len() - 1);
                 self.all.len() - 1
             }
@@ -108,7 +104,8 @@ impl<'a> Groups<'a> {
         let link = Link::told(&ObjectRef::Class("".into()), case, facts);
         let of = (Severity::of(link.verdict), reasons::code(&link.step.reason)?, about.to_owned());
         let command = link.actions.first().map(|action| action.command.clone()).unwrap_or_default();
-        self.all.push(CauseGroup::new(Finding { count, command, ..finding(&link, &of, unit) }));
+        let finding = Finding { count, command, ..finding(&link, &of, unit) };
+        self.all.push(CauseGroup { finding, ..CauseGroup::default() });
         self.all.last_mut().map(|group| &mut group.finding)
     }
 

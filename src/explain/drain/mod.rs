@@ -48,19 +48,6 @@ pub enum DrainStage {
     Attaching,
 }
 
-impl DrainStage {
-    /// For a table.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::InUse => "in use",
-            Self::Mounted => "still mounted",
-            Self::DetachesNext => "detaches next",
-            Self::Detaching => "detaching (attacher)",
-            Self::Attaching => "attaching",
-        }
-    }
-}
-
 /// A volume of the node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]

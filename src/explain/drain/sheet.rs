@@ -85,15 +85,15 @@ impl DrainView {
     fn counts(&self) -> String {
         let mut counts = vec![age::counted(self.volumes.len(), "volume")];
         counts.extend(self.detached.map(|detached| format!("{detached} detached")));
-        for stage in [
-            DrainStage::Detaching,
-            DrainStage::DetachesNext,
-            DrainStage::Mounted,
-            DrainStage::InUse,
-            DrainStage::Attaching,
+        for (stage, words) in [
+            (DrainStage::Detaching, "detaching (attacher)"),
+            (DrainStage::DetachesNext, "detaches next"),
+            (DrainStage::Mounted, "still mounted"),
+            (DrainStage::InUse, "in use"),
+            (DrainStage::Attaching, "attaching"),
         ] {
             let count = self.volumes.iter().filter(|it| it.stage == stage).count();
-            counts.extend((count > 0).then(|| format!("{count} {}", stage.as_str())));
+            counts.extend((count > 0).then(|| format!("{count} {words}")));
         }
         counts.join(" · ")
     }

@@ -12,12 +12,11 @@ use derive_more::Display;
 
 use crate::explain::{
     snapshot::{
-        CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, FENCE, FENCE_BINDINGS, LEASES, OWN_LEASES,
-        OWN_NAMESPACE, PODS_THERE, Snapshot,
+        CLAIMS_THERE, DEPLOYED, EVENTS, EVENTS_THERE, LEASES, OWN_LEASES, OWN_NAMESPACE, PODS_THERE, Snapshot,
     },
     subject::is_name,
 };
-use crate::fence::policies::{API, BINDINGS, POLICIES};
+use crate::fence::policies::API;
 
 /// Where most drivers, and the stock controllers, have their leases.
 const SYSTEM_NAMESPACE: &str = "kube-system";
@@ -125,17 +124,8 @@ impl Read {
         seen.unseen.iter().any(|unseen| unseen.what == self.what)
     }
 
-    /// The policies that fence kube-controller-manager's loops off.
-    pub(in crate::explain) fn fence() -> Self {
-        Self::of_fence(FENCE, POLICIES)
-    }
-
-    /// Without its binding, a policy denies nothing.
-    pub(in crate::explain) fn fence_bindings() -> Self {
-        Self::of_fence(FENCE_BINDINGS, BINDINGS)
-    }
-
-    fn of_fence(what: &'static str, (kind, plural): (&'static str, &str)) -> Self {
+    /// The policies that fence kube-controller-manager's loops off, or their bindings: without one, a policy denies nothing.
+    pub(in crate::explain) fn of_fence(what: &'static str, (kind, plural): (&'static str, &str)) -> Self {
         let path = format!("/apis/{API}/{plural}?labelSelector=app.kubernetes.io%2Fpart-of%3Dmooring");
         Self { what: what.to_owned(), path: Some(path), comes: Comes::Few(kind, Some(what)) }
     }

@@ -22,11 +22,12 @@ use crate::explain::{
     repair::Repair,
     resize::grows,
     sidecars::Sidecar,
-    snapshot::{CLAIMS_THERE, Snapshot},
+    snapshot::{CLAIMS_THERE, FENCE, FENCE_BINDINGS, Snapshot},
     view::{View, claims_of},
     volume,
     whatif::WhatIfChange,
 };
+use crate::fence::policies::{BINDINGS, POLICIES};
 
 /// What an answer is about.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,8 +59,8 @@ pub fn needed_by(question: &Question, seen: &Snapshot) -> BTreeSet<Read> {
             pending(view);
             growing(view);
             view.list::<VolumeAttributesClass>();
-            view.want(Read::fence);
-            view.want(Read::fence_bindings);
+            view.want(|| Read::of_fence(FENCE, POLICIES));
+            view.want(|| Read::of_fence(FENCE_BINDINGS, BINDINGS));
             view.want(Read::deployed);
         }
         Question::Drain(node) => {

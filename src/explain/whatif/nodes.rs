@@ -46,13 +46,8 @@ pub(super) fn taint(snapshot: &Snapshot, name: &NodeName) -> Result<Story, Box<S
     let pods = pods(snapshot, name);
     for (pod, is_ending) in &pods {
         if node.kubelet_speaks() {
-            story.tell(
-                When::Now,
-                Risk::Danger,
-                "PodStillRuns",
-                pod,
-                "the kubelet is alive: while the pod ends its volumes may be taken away under it",
-            );
+            let text = "the kubelet is alive: while the pod ends its volumes may be taken away under it";
+            story.tell(When::Now, Risk::Danger, "PodStillRuns", pod, text);
         } else {
             let text =
                 if *is_ending { "removed without asking its kubelet" } else { "evicted, then removed" };

@@ -46,11 +46,8 @@ pub(super) fn delete_claim(snapshot: &Snapshot, key: &ClaimKey) -> Story {
             let text = "uses the claim: it stays, deleted, until the pod is gone; no new pod may use it";
             (Risk::Care, "ClaimProtected", text)
         } else {
-            (
-                Risk::Danger,
-                "ClaimUnprotected",
-                "uses the claim, which lacks its finalizer: it goes under the pod",
-            )
+            let text = "uses the claim, which lacks its finalizer: it goes under the pod";
+            (Risk::Danger, "ClaimUnprotected", text)
         };
         story.tell(When::Now, risk, action, pod, text);
     }

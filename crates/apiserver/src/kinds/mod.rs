@@ -53,7 +53,7 @@ use super::ids::{
     VolumeName,
 };
 use super::protobuf::FromProtobuf;
-use crate::with_object;
+use crate::{with_kind, with_object};
 
 /// Which object of a watched kind: what a change notice carries and what tables are keyed by.
 #[derive(Clone, Debug, Educe, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,6 +79,12 @@ pub enum ObjectRef {
 }
 
 impl ObjectRef {
+    /// The object of such a resource name in URLs; a kind that is not watched has none.
+    pub fn named(plural: &str, namespace: &str, name: &str) -> Option<Self> {
+        let metadata = Meta { name: name.into(), namespace: namespace.into(), ..Meta::default() };
+        with_kind!(PLURAL = plural, |Kind| Some(Kind::object_ref(Kind::key_of(&metadata))), else None)
+    }
+
     /// Its kind, as in `kind:`.
     pub fn kind(&self) -> &'static str {
         with_object!(self, |_key: Kind| Kind::KIND)
