@@ -23,7 +23,7 @@ use std::{
 use self::{
     connection::Connection,
     daemon::{DaemonClient, stand_without},
-    output::{Looks, print, printed},
+    output::{Looks, print, printed, unreachable},
 };
 pub use self::{
     output::{QueryStop, USAGE, finish},
@@ -65,7 +65,7 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
     let wait = args.wait.map(|most| most.unwrap_or(Duration::MAX));
     let mut looks = Looks::new(args.watch, wait);
     loop {
-        let snapshot = connection.reader.read(&question).await?;
+        let snapshot = connection.reader.read(&question).await.map_err(unreachable)?;
         let mut explanation = answer(&snapshot, &subject);
         match &daemon {
             Some(Ok(daemon)) => daemon.add(&mut explanation).await,
@@ -88,7 +88,7 @@ pub async fn doctor(args: &DoctorArgs) -> Result<Verdict, QueryStop> {
     let question = Question::Cluster(connection.namespace.clone());
     let mut looks = Looks::new(args.watch, None);
     loop {
-        let snapshot = connection.reader.read(&question).await?;
+        let snapshot = connection.reader.read(&question).await.map_err(unreachable)?;
         let findings = find::doctor(&snapshot, of);
         if !looks.again(printed(&findings, &args.view)?, findings.verdict).await {
             return Ok(findings.verdict);
@@ -106,7 +106,7 @@ pub async fn node(args: &NodeArgs) -> Result<Verdict, QueryStop> {
     let question = Question::Drain(name.clone());
     let (mut looks, mut earlier) = (Looks::new(args.watch, None), None);
     loop {
-        let snapshot = connection.reader.read(&question).await?;
+        let snapshot = connection.reader.read(&question).await.map_err(unreachable)?;
         let mut view = drain(&snapshot, &name, earlier.as_ref());
         view.is_drained = args.drain;
         if args.drain && !view.volumes.is_empty() {
@@ -131,7 +131,7 @@ pub async fn whatif(args: &WhatIfArgs) -> Result<Verdict, QueryStop> {
     args.asked("", manifest.clone()).map_err(usage)?;
     let connection = Connection::new(&args.view.connection).await?;
     let change = args.asked(&connection.namespace, manifest).map_err(usage)?;
-    let snapshot = connection.reader.read(&Question::Change(change.clone())).await?;
+    let snapshot = connection.reader.read(&Question::Change(change.clone())).await.map_err(unreachable)?;
     let found = consequences::whatif(&snapshot, &change);
     print(&printed(&found, &args.view)?);
     Ok(found.verdict)

@@ -184,7 +184,8 @@ impl Demo {
         let client = server.client();
         let script = Script::new(seed, args.nodes, args.volumes, args.rate);
         let api = ApiServer::find(Some(&place.kubeconfig())).await?;
-        let reader = Reader::new(&api, None).context("cannot read for the page")?;
+        let reader =
+            Reader::new(&api, None).map_err(anyhow::Error::msg).context("cannot read for the page")?;
         let source = page_source(reader, config.attach_detach, api.default_namespace().to_owned(), None);
         let page = PagePlace::take(0).await.context("cannot serve the page")?;
         let address = page.url();

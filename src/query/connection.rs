@@ -2,7 +2,7 @@
 
 use apiserver::connect::ApiServer;
 
-use super::output::QueryStop;
+use super::output::{QueryStop, unreachable};
 use crate::{cli::query::ConnectionArgs, explain::read::Reader};
 
 /// A reader of one API server.
@@ -16,7 +16,7 @@ impl Connection {
     pub(super) async fn new(args: &ConnectionArgs) -> Result<Self, QueryStop> {
         let api = ApiServer::choose(&args.choice).await?;
         let namespace = args.namespace.as_deref().unwrap_or_else(|| api.default_namespace()).to_owned();
-        let reader = Reader::new(&api, args.patience())?;
+        let reader = Reader::new(&api, args.patience()).map_err(unreachable)?;
         Ok(Self { api, reader, namespace })
     }
 }

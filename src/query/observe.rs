@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt::Write as _, future::pending, time::Duratio
 use apiserver::connect::ApiServer;
 use tokio::time::timeout;
 
-use super::output::{QueryStop, UNREACHABLE, USAGE, form, print, style};
+use super::output::{QueryStop, UNREACHABLE, USAGE, form, print, style, unreachable};
 use crate::{
     app::Termination,
     cli::{
@@ -95,7 +95,7 @@ fn shown(line: &str, verdict: Verdict, color: bool) -> String {
 
 /// `--self-test`: well if each recording is told, and no more.
 fn play_recordings() -> Result<Verdict, QueryStop> {
-    let recordings = self_test().map_err(|error| QueryStop(UNREACHABLE, error))?;
+    let recordings = self_test().map_err(unreachable)?;
     let (verdict, text) = told_of(&recordings);
     print(&text);
     Ok(verdict)

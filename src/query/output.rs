@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    fmt::Display,
     io::{self, IsTerminal, Write},
     process::ExitCode,
     time::Duration,
@@ -18,7 +19,6 @@ use crate::{
         query::{OutputForm, ViewArgs},
     },
     explain::{
-        read::Unreachable,
         report::Verdict,
         sheet::{
             Printed, clean,
@@ -51,10 +51,9 @@ impl From<ConnectError> for QueryStop {
     }
 }
 
-impl From<Unreachable> for QueryStop {
-    fn from(error: Unreachable) -> Self {
-        Self(UNREACHABLE, error.to_string())
-    }
+/// An API server that does not answer.
+pub(super) fn unreachable(why: impl Display) -> QueryStop {
+    QueryStop(UNREACHABLE, why.to_string())
 }
 
 /// From an answer to the exit code of its verdict.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::output::{QueryStop, UNREACHABLE, USAGE, clean_lines, form, print};
+use super::output::{QueryStop, USAGE, clean_lines, form, print, unreachable};
 use crate::{
     cli::query::switching::PreflightArgs,
     config::Controllers,
@@ -96,11 +96,9 @@ pub async fn run(args: &PreflightArgs) -> Result<Verdict, QueryStop> {
 async fn lines_of(choice: &Choice, controllers: Option<&str>) -> Result<Vec<Line>, QueryStop> {
     let client = ApiServer::choose(choice).await?.client()?;
     // The check of the daemon says that it may not be seen.
-    let deployment = read_if_allowed(&client, DEPLOYMENT).await;
-    let deployment = deployment.map_err(|error| QueryStop(UNREACHABLE, error.to_string()))?;
+    let deployment = read_if_allowed(&client, DEPLOYMENT).await.map_err(unreachable)?;
     let fences = fences_of(controllers, deployment.as_ref())?;
-    let facts = PreflightFacts::read(&client, &fences).await;
-    let facts = facts.map_err(|error| QueryStop(UNREACHABLE, error.to_string()))?;
+    let facts = PreflightFacts::read(&client, &fences).await.map_err(unreachable)?;
     Ok(judge(&facts, &fences))
 }
 

@@ -12,7 +12,7 @@ use kube::Client;
 
 use super::{
     connection::Connection,
-    output::{QueryStop, UNREACHABLE, USAGE, print, printed, program},
+    output::{QueryStop, UNREACHABLE, USAGE, print, printed, program, unreachable},
 };
 use crate::{
     cli::query::{OutputForm, questions::RepairArgs},
@@ -40,7 +40,7 @@ pub async fn run(args: &RepairArgs) -> Result<Verdict, QueryStop> {
     args.asked("").map_err(usage)?;
     let connection = Connection::new(&args.view.connection).await?;
     let what = args.asked(&connection.namespace).map_err(usage)?;
-    let snapshot = connection.reader.read(&Question::Repair(what.clone())).await?;
+    let snapshot = connection.reader.read(&Question::Repair(what.clone())).await.map_err(unreachable)?;
     let advice: Advice = repair(&snapshot, &what);
     let is_for_people = matches!(args.view.output, OutputForm::Text | OutputForm::Wide);
     let is_printed = print(&printed(&advice, &args.view)?);

@@ -57,7 +57,7 @@ pub fn page_source(
     let read = move |question| {
         let reader = Arc::clone(&reader);
         async move {
-            let mut snapshot = reader.read(&question).await.map_err(|error| error.to_string())?;
+            let mut snapshot = reader.read(&question).await?;
             snapshot.attach_detach = options;
             Ok(snapshot)
         }

@@ -306,7 +306,7 @@ async fn one_namespace(stage: Stage) {
     let stranger = Choice { token: Some("stranger".to_owned()), ..choice };
     let reader = Reader::new(&ApiServer::choose(&stranger).await.unwrap(), None).unwrap();
     let subject = subject::named("pvc", NAMESPACE, "c1").unwrap();
-    let error = reader.read(&Question::Object(subject)).await.unwrap_err().to_string();
+    let error = reader.read(&Question::Object(subject)).await.unwrap_err();
     assert!(error.contains("does not accept the credentials"), "{error}");
 }
 

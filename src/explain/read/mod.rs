@@ -22,7 +22,6 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use thiserror::Error;
 use tokio::time::timeout;
 
 use self::requests::Comes;
@@ -32,7 +31,7 @@ pub use self::{
     whole::{Question, needed_by},
 };
 use apiserver::{
-    connect::{ApiServer, ConnectError},
+    connect::ApiServer,
     ids::ResourceVersion,
     kinds::ObjectRef,
     tables::{
@@ -54,17 +53,6 @@ const READ_PATIENCE: Duration = Duration::from_mins(1);
 const LIST_PAGE: usize = 10_000;
 /// Rounds of reading: each follows references one step, and the longest chain has eight or so.
 const MOST_ROUNDS: usize = 12;
-
-/// The API server cannot be asked at all: why.
-#[derive(Debug, Error)]
-#[error("{0}")]
-pub struct Unreachable(String);
-
-impl From<ConnectError> for Unreachable {
-    fn from(error: ConnectError) -> Self {
-        Self(error.to_string())
-    }
-}
 
 /// Reads with one user's rights.
 #[derive(derive_more::Debug)]
@@ -100,12 +88,11 @@ impl Reader {
     ///
     /// # Errors
     /// See [`ApiServer::client`].
-    pub fn new(api: &ApiServer, patience: Option<Duration>) -> Result<Self, Unreachable> {
-        let metrics = ApiMetrics::new(&Metrics::default(), &api.host());
-        let metrics = metrics.map_err(|error| Unreachable(error.to_string()))?;
+    pub fn new(api: &ApiServer, patience: Option<Duration>) -> Result<Self, String> {
+        let metrics = ApiMetrics::new(&Metrics::default(), &api.host()).map_err(|error| error.to_string())?;
         Ok(Self {
-            client: api.client()?,
-            fetcher: Fetcher::new(api, Arc::new(metrics))?,
+            client: api.client().map_err(|error| error.to_string())?,
+            fetcher: Fetcher::new(api, Arc::new(metrics)).map_err(|error| error.to_string())?,
             host: api.host(),
             patience: patience.unwrap_or(READ_PATIENCE),
             clock: Mutex::new(None),
@@ -115,8 +102,8 @@ impl Reader {
     /// Reads what an answer needs, in rounds, until nothing more is wanted.
     ///
     /// # Errors
-    /// See [`Unreachable`].
-    pub async fn read(&self, question: &Question) -> Result<Snapshot, Unreachable> {
+    /// The API server cannot be asked at all: why.
+    pub async fn read(&self, question: &Question) -> Result<Snapshot, String> {
         self.reach().await?;
         let mut snapshot = Snapshot::new(Timestamp::now());
         let mut done = BTreeSet::new();
@@ -154,10 +141,10 @@ impl Reader {
     }
 
     /// The first question: is there a server? Not every user may know its version.
-    async fn reach(&self) -> Result<(), Unreachable> {
+    async fn reach(&self) -> Result<(), String> {
         match self.json("/version").await {
             Err(ReadFailure::NoAnswer(why)) => {
-                Err(Unreachable(format!("cannot reach the API server {}: {why}", self.host)))
+                Err(format!("cannot reach the API server {}: {why}", self.host))
             }
             Err(ReadFailure::Unauthorized(why)) => Err(self.unauthorized(&why)),
             Ok(_) | Err(ReadFailure::Absent | ReadFailure::Unseen { .. }) => Ok(()),
@@ -220,10 +207,7 @@ impl Reader {
             let said = Encoding::refusal(&parts.headers, &body);
             return Err(refusal(parts.status.as_u16(), said));
         }
-        serde_json::from_slice(&body).map_err(|error| ReadFailure::Unseen {
-            why: format!("the answer cannot be read: {error}"),
-            forbidden: false,
-        })
+        serde_json::from_slice(&body).map_err(|error| unseen(format!("the answer cannot be read: {error}")))
     }
 
     fn note_time(&self, headers: &http::HeaderMap) {
@@ -234,8 +218,8 @@ impl Reader {
         *clock = clock.max(Some(server));
     }
 
-    fn unauthorized(&self, why: &str) -> Unreachable {
-        Unreachable(format!("the API server {} does not accept the credentials: {why}", self.host))
+    fn unauthorized(&self, why: &str) -> String {
+        format!("the API server {} does not accept the credentials: {why}", self.host)
     }
 }
 
@@ -246,8 +230,13 @@ fn refusal(code: u16, said: Status) -> ReadFailure {
         404 if said.reason == "NotFound" => ReadFailure::Absent,
         401 => ReadFailure::Unauthorized(why),
         403 => ReadFailure::Unseen { why, forbidden: true },
-        _ => ReadFailure::Unseen { why, forbidden: false },
+        _ => unseen(why),
     }
+}
+
+/// A failure that is not a refusal.
+fn unseen(why: String) -> ReadFailure {
+    ReadFailure::Unseen { why, forbidden: false }
 }
 
 /// The same of a list.
@@ -257,7 +246,7 @@ fn failure(trouble: Trouble) -> ReadFailure {
             refusal(code, Status { reason, message, ..Status::default() })
         }
         Trouble::Late(_) | Trouble::Broken(_) => ReadFailure::NoAnswer(trouble.to_string()),
-        _ => ReadFailure::Unseen { why: trouble.to_string(), forbidden: false },
+        _ => unseen(trouble.to_string()),
     }
 }
 
@@ -271,11 +260,8 @@ fn take_listed<T: Stored>(
         Ok(object) => objects.apply(object),
         Err(error) => {
             // Without its name no one knows what it is, so the list tells nothing.
-            let nameless = |error: &dyn std::error::Error| ReadFailure::Unseen {
-                why: format!("an object cannot be read: {error}"),
-                forbidden: false,
-            };
-            let head = encoding.head(item).map_err(|error| nameless(&error))?;
+            let nameless = |error| unseen(format!("an object cannot be read: {error}"));
+            let head = encoding.head(item).map_err(nameless)?;
             listed.unreadable.push((T::object_ref(head.key::<T>()), error.to_string()));
         }
     }
