@@ -7,7 +7,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use apiserver::{
-    ids::Uid,
+    ids::{AttributesClassName, ClaimKey, Uid, VolumeName},
     kinds::{
         Meta, Narrow, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttachment,
         VolumeAttributesClass,
@@ -18,11 +18,11 @@ use serde_json::Value;
 
 use super::mutation::{Mutation, MutationKind};
 use crate::binder::annotations::{BIND_COMPLETED, MIGRATED_TO, STORAGE_PROVISIONER};
+use crate::controller::finalizer::Protected as _;
 use crate::expander::calls::STORAGE_RESIZER;
 
 /// Finalizers of the three protection controllers.
-const PROTECTION: [&str; 3] =
-    ["kubernetes.io/pvc-protection", "kubernetes.io/pv-protection", "kubernetes.io/vac-protection"];
+const PROTECTION: [&str; 3] = [ClaimKey::FINALIZER, VolumeName::FINALIZER, AttributesClassName::FINALIZER];
 /// Finalizers that the binder puts on volumes; those who delete the storage take them off.
 const DELETION_PROTECTION: [&str; 2] =
     ["external-provisioner.volume.kubernetes.io/finalizer", "kubernetes.io/pv-controller"];
@@ -50,6 +50,17 @@ impl Shape {
         })
     }
 
+    /// What all kinds have.
+    pub(super) fn meta(&self) -> &Meta {
+        match self {
+            Self::Attachment(attachment) => &attachment.metadata,
+            Self::Node(node) => &node.metadata,
+            Self::Volume(volume) => &volume.metadata,
+            Self::Claim(claim) => &claim.metadata,
+            Self::Class(class) => &class.metadata,
+        }
+    }
+
     /// The object after a patch.
     pub(super) fn patched(mut self, body: &Value) -> Self {
         match &mut self {
@@ -65,33 +76,24 @@ impl Shape {
 
 /// The mutations between two revisions of one object.
 pub(super) fn acts(before: Option<&Shape>, after: Option<&Shape>) -> Vec<Mutation> {
-    match (before, after) {
+    // Of another UID, it is another object.
+    let is = after.filter(|is| before.is_none_or(|was| was.meta().uid == is.meta().uid));
+    match (before, is) {
         (None, Some(Shape::Attachment(made))) => {
             vec![attachment(MutationKind::Attach, made, &Uid::default())]
         }
-        (Some(Shape::Attachment(was)), after) => {
+        (Some(Shape::Attachment(was)), is) => {
             let mut found = Vec::new();
-            let goes = match after {
-                Some(Shape::Attachment(is)) if is.metadata.uid == was.metadata.uid => {
-                    is.metadata.is_terminating()
-                }
-                Some(Shape::Attachment(is)) => {
-                    found.push(attachment(MutationKind::Attach, is, &Uid::default()));
-                    true
-                }
-                _ => true,
-            };
-            if goes && !was.metadata.is_terminating() {
-                found.insert(0, attachment(MutationKind::Detach, was, &was.metadata.uid));
+            if !was.metadata.is_terminating() && is.is_none_or(|is| is.meta().is_terminating()) {
+                found.push(attachment(MutationKind::Detach, was, &was.metadata.uid));
+            }
+            if let (None, Some(Shape::Attachment(made))) = (is, after) {
+                found.push(attachment(MutationKind::Attach, made, &Uid::default()));
             }
             found
         }
-        (Some(Shape::Node(was)), Some(Shape::Node(is))) if was.metadata.uid == is.metadata.uid => {
-            list(was, is)
-        }
-        (Some(Shape::Volume(was)), Some(Shape::Volume(is))) if was.metadata.uid == is.metadata.uid => {
-            volume(was, is)
-        }
+        (Some(Shape::Node(was)), Some(Shape::Node(is))) => list(was, is),
+        (Some(Shape::Volume(was)), Some(Shape::Volume(is))) => volume(was, is),
         (Some(Shape::Volume(was)), _) => {
             let mut found = finalizers(&**was, &Meta::default());
             found.push(deleted(was));
@@ -103,14 +105,9 @@ pub(super) fn acts(before: Option<&Shape>, after: Option<&Shape>) -> Vec<Mutatio
             let created = Mutation::new(MutationKind::CreateClaim, object, &Uid::default(), "");
             if is_of_pod { vec![created] } else { Vec::new() }
         }
-        (Some(Shape::Claim(was)), Some(Shape::Claim(is))) if was.metadata.uid == is.metadata.uid => {
-            claim(was, is)
-        }
+        (Some(Shape::Claim(was)), Some(Shape::Claim(is))) => claim(was, is),
         (Some(Shape::Claim(was)), _) => finalizers(&**was, &Meta::default()),
-        (Some(Shape::Class(was)), Some(Shape::Class(is))) if was.metadata.uid == is.metadata.uid => {
-            finalizers(&**was, &is.metadata)
-        }
-        (Some(Shape::Class(was)), _) => finalizers(&**was, &Meta::default()),
+        (Some(Shape::Class(was)), is) => finalizers(&**was, is.map_or(&Meta::default(), Shape::meta)),
         _ => Vec::new(),
     }
 }

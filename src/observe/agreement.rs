@@ -8,8 +8,9 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use apiserver::{
     ids::{AttachmentName, VolumeName},
-    kinds::ObjectRef,
+    kinds::{Narrow as _, ObjectRef},
     tables::Objects,
+    with_object,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -88,12 +89,8 @@ fn would_expand(world: &Objects, act: &Mutation) -> Option<bool> {
 
 /// What lives gets its finalizer, and what goes loses it. Whether it is in use, the laws ask.
 fn would_protect(world: &Objects, act: &Mutation) -> Option<bool> {
-    let is_leaving = match &act.object {
-        ObjectRef::Claim(key) => world.claims.get(key)?.metadata.is_terminating(),
-        ObjectRef::Volume(name) => world.volumes.get(name)?.metadata.is_terminating(),
-        ObjectRef::AttributesClass(name) => world.attributes_classes.get(name)?.metadata.is_terminating(),
-        _ => return None,
-    };
+    let is_leaving =
+        with_object!(&act.object, |key: Kind| world.get::<Kind>(key)?.metadata().is_terminating());
     Some(is_leaving == (act.kind == MutationKind::Unprotect))
 }
 

@@ -158,9 +158,7 @@ impl Judge {
     }
 
     fn release(&mut self, now: Instant, is_due: impl Fn(&HeldWish) -> bool) {
-        let (due, held) = std::mem::take(&mut self.held).into_iter().partition(|held| is_due(held));
-        self.held = held;
-        let due: Vec<HeldWish> = due;
+        let due: Vec<HeldWish> = self.held.extract_if(.., |held| is_due(held)).collect();
         for HeldWish { wish, mutations, .. } in due {
             for mutation in &mutations {
                 self.pairing.released(mutation, now);

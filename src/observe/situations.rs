@@ -2,7 +2,7 @@
 //! seen and what not. Pure.
 
 use apiserver::{
-    kinds::{ObjectRef, Pod},
+    kinds::{Meta, ObjectRef, Pod},
     tables::Objects,
 };
 use serde::Serialize;
@@ -44,6 +44,7 @@ pub enum Situation {
 
 /// What a change of an object of one of the kinds that the loops write to leads to.
 pub(super) fn situation(before: Option<&Shape>, after: Option<&Shape>) -> Option<Situation> {
+    let goes = |was: &Meta| !was.is_terminating() && after.is_none_or(|is| is.meta().is_terminating());
     match (before, after) {
         (Some(Shape::Node(was)), _) if was.status.volumes_attached.is_empty() => None,
         (Some(Shape::Node(_)), None) => Some(Situation::NodeDeleted),
@@ -53,19 +54,11 @@ pub(super) fn situation(before: Option<&Shape>, after: Option<&Shape>) -> Option
             }
             (was.is_ready() && !is.is_ready()).then_some(Situation::NodeNotReady)
         }
-        (Some(Shape::Claim(was)), after) if !was.spec.volume_name.is_empty() => {
-            let goes = match after {
-                Some(Shape::Claim(is)) => is.metadata.is_terminating(),
-                _ => true,
-            };
-            (goes && !was.metadata.is_terminating()).then_some(Situation::ClaimDeleted)
+        (Some(Shape::Claim(was)), _) if !was.spec.volume_name.is_empty() => {
+            goes(&was.metadata).then_some(Situation::ClaimDeleted)
         }
-        (Some(Shape::Volume(was)), after) if was.spec.claim_ref.is_some() => {
-            let goes = match after {
-                Some(Shape::Volume(is)) => is.metadata.is_terminating(),
-                _ => true,
-            };
-            (goes && !was.metadata.is_terminating()).then_some(Situation::VolumeDeleted)
+        (Some(Shape::Volume(was)), _) if was.spec.claim_ref.is_some() => {
+            goes(&was.metadata).then_some(Situation::VolumeDeleted)
         }
         _ => None,
     }

@@ -4,11 +4,7 @@ use std::sync::Arc;
 
 use apiserver::{
     call::{Request, Verb},
-    ids::ClaimKey,
-    kinds::{
-        Narrow as _, Node, ObjectRef, PersistentVolume, PersistentVolumeClaim, VolumeAttachment,
-        VolumeAttributesClass,
-    },
+    kinds::{ObjectRef, PersistentVolumeClaim, VolumeAttachment},
     tables::Objects,
 };
 use serde::Deserialize as _;
@@ -28,14 +24,7 @@ pub(super) fn wished(request: &Request, world: &Objects, objects: &Objects) -> V
     let target = request.target();
     let namespace =
         request.path.split('/').skip_while(|part| *part != "namespaces").nth(1).unwrap_or_default();
-    let object = match target.plural {
-        VolumeAttachment::PLURAL => ObjectRef::Attachment(target.name.into()),
-        Node::PLURAL => ObjectRef::Node(target.name.into()),
-        PersistentVolume::PLURAL => ObjectRef::Volume(target.name.into()),
-        PersistentVolumeClaim::PLURAL => ObjectRef::Claim(ClaimKey::new(namespace, target.name)),
-        VolumeAttributesClass::PLURAL => ObjectRef::AttributesClass(target.name.into()),
-        _ => return Vec::new(),
-    };
+    let Some(object) = ObjectRef::named(target.plural, namespace, target.name) else { return Vec::new() };
     let judged = Shape::of(world, &object).filter(|it| matches!(it, Shape::Volume(_) | Shape::Claim(_)));
     let known = judged.or_else(|| Shape::of(objects, &object));
     match (request.verb, &known) {
