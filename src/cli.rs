@@ -11,7 +11,6 @@ pub(crate) mod arguments;
 mod flag_docs;
 mod kcm_flags;
 pub mod query;
-pub mod values;
 
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
@@ -22,13 +21,12 @@ use query::{
     questions::{DoctorArgs, NodeArgs, RepairArgs, WhatIfArgs},
     switching::{PreflightArgs, SwitchArgs},
 };
-use values::{parse_bool, parse_duration};
 
 use apiserver::wire::Accept;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 pub use crate::serving_flags::ServingArgs;
-use crate::telemetry::LoggingFormat;
+use crate::{durations::parse_duration, fence::arguments::parse_bool, telemetry::LoggingFormat};
 
 /// What was built from which commit.
 const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("MOORING_COMMIT"), ")");

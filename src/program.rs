@@ -96,12 +96,7 @@ pub fn mistake(message: &str) -> ExitCode {
 /// the build unwinds: a task that a library catches would otherwise die unnoticed.
 pub fn exit_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
-        let payload = panic.payload();
-        let reason = payload
-            .downcast_ref::<&str>()
-            .copied()
-            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-            .unwrap_or("no message");
+        let reason = panic.payload_as_str().unwrap_or("no message");
         let location = panic.location().map(ToString::to_string);
         let task = supervise::current_task();
         let backtrace = Backtrace::force_capture().to_string();

@@ -12,10 +12,7 @@ use std::{
 use clap::Args;
 use serving::{CertificateSource, MinVersion, Options, cipher_suites};
 
-use crate::{
-    cli::values::{parse_bool, parse_duration},
-    config::error::ConfigError,
-};
+use crate::{config::error::ConfigError, durations::parse_duration, fence::arguments::parse_bool};
 
 /// Flags of serving.
 #[derive(Clone, Debug, Args)]

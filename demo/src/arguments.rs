@@ -3,7 +3,10 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use mooring::cli::{self, Stop, values::parse_duration};
+use mooring::{
+    cli::{self, Stop},
+    durations::parse_duration,
+};
 
 /// Attach/detach controller and PV binder for Kubernetes.
 #[derive(Debug, Parser)]

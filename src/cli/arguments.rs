@@ -7,10 +7,8 @@
 
 use std::ffi::OsString;
 
-use super::{
-    kcm_flags::{self, Flag, Treatment},
-    values::parse_bool,
-};
+use super::kcm_flags::{self, Flag, Treatment};
+use crate::fence::arguments::parse_bool;
 
 /// A flag that was given and has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,8 @@ use std::{path::PathBuf, time::Duration};
 use apiserver::connect::Choice;
 use clap::{Args, ValueEnum};
 
-use super::values::parse_duration;
+use crate::durations::parse_duration;
+
 /// Commands that query a cluster, whose exit codes are their own.
 pub const ASKING: [&str; 8] =
     ["explain", "doctor", "node", "whatif", "repair", "observe", "preflight", "switch"];

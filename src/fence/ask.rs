@@ -76,10 +76,7 @@ pub async fn apply(client: &Client, path: &str, object: &Value) -> Result<Value,
 /// # Errors
 /// See [`ask`].
 pub async fn try_delete(client: &Client, path: &str) -> Result<(), NoAnswer> {
-    match ask(client, Method::DELETE, &format!("{path}?dryRun=All"), None).await {
-        Ok(_) | Err(NoAnswer::Refused(404, _)) => Ok(()),
-        Err(error) => Err(error),
-    }
+    if_there(ask(client, Method::DELETE, &format!("{path}?dryRun=All"), None).await).map(drop)
 }
 
 /// Sends a request as it is, and waits for so long.
@@ -135,10 +132,7 @@ pub async fn each(client: &Client, path: &str, mut take: impl FnMut(&Value)) -> 
     let mut next = None::<String>;
     loop {
         let request = request(Method::GET, &page_uri(path, PAGE, next.as_deref()), None)?;
-        let page = match answer(client, request, LONGEST_PAGE).await {
-            Err(NoAnswer::Refused(404, _)) => Value::Null,
-            page => page?,
-        };
+        let page = if_there(answer(client, request, LONGEST_PAGE).await)?.unwrap_or_default();
         page.get("items").and_then(Value::as_array).into_iter().flatten().for_each(&mut take);
         next = Some(text(&page, "/metadata/continue").to_owned()).filter(|token| !token.is_empty());
         if next.is_none() {
@@ -152,7 +146,15 @@ pub async fn each(client: &Client, path: &str, mut take: impl FnMut(&Value)) -> 
 /// # Errors
 /// See [`NoAnswer`].
 pub async fn read(client: &Client, path: &str) -> Result<Option<Value>, NoAnswer> {
-    match ask(client, Method::GET, path, None).await {
+    if_there(ask(client, Method::GET, path, None).await)
+}
+
+/// What was answered; `None` if there is no such object.
+///
+/// # Errors
+/// Any other [`NoAnswer`].
+pub fn if_there(answer: Result<Value, NoAnswer>) -> Result<Option<Value>, NoAnswer> {
+    match answer {
         Ok(object) => Ok(Some(object)),
         Err(NoAnswer::Refused(404, _)) => Ok(None),
         Err(error) => Err(error),

@@ -236,10 +236,6 @@ fn refusal(answer: Result<Value, NoAnswer>) -> Result<Option<String>, NoAnswer> 
     }
 }
 
-fn allowed(review: Result<Value, NoAnswer>) -> Result<Value, NoAnswer> {
-    Ok(review?.pointer("/status/allowed").cloned().unwrap_or_default())
-}
-
 /// What of its rights the daemon's account does not have.
 async fn missing_rights(client: &Client, fences: &[&Fence]) -> Result<Value, NoAnswer> {
     let mut missing = Vec::new();
@@ -247,7 +243,8 @@ async fn missing_rights(client: &Client, fences: &[&Fence]) -> Result<Value, NoA
         let review =
             json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec });
         let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-        if allowed(ask(client, Method::POST, path, Some(&review)).await)? != json!(true) {
+        let review = ask(client, Method::POST, path, Some(&review)).await?;
+        if review.pointer("/status/allowed") != Some(&json!(true)) {
             missing.push(right);
         }
     }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     fence::{
-        ask::{NoAnswer, apply, ask, client, patch, read, text, try_delete},
+        ask::{NoAnswer, apply, ask, client, if_there, patch, read, text, try_delete},
         policies::{BINDINGS, DRAIN, FINALIZER, Fence, POLICIES, RAISED, apply_path, path_of},
     },
     preflight::facts::{DEPLOYMENT, MANAGER_LEASE},
@@ -148,7 +148,8 @@ impl<'a> Switcher<'a> {
                 Ok(())
             }
             SwitchStep::StopDaemon => {
-                self.scale_down(seen.daemon.replicas.unwrap_or(1)).await?;
+                self.annotate_lock(REPLICAS, &seen.daemon.replicas.unwrap_or(1).to_string()).await?;
+                self.scale(0).await?;
                 self.event("Stopped mooring", tell).await;
                 Ok(())
             }
@@ -286,15 +287,7 @@ impl<'a> Switcher<'a> {
             finalizers.into_iter().flatten().filter(|finalizer| *finalizer != FINALIZER).collect();
         self.patch(&path, &object, json!({ "metadata": { "finalizers": left } })).await?;
         let same = json!({ "preconditions": { "uid": object.pointer("/metadata/uid") } });
-        match self.send(Method::DELETE, &path, &same).await {
-            Ok(_) | Err(NoAnswer::Refused(404, _)) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn scale_down(&self, replicas: u64) -> Result<(), NoAnswer> {
-        self.annotate_lock(REPLICAS, &replicas.to_string()).await?;
-        self.scale(0).await
+        if_there(self.send(Method::DELETE, &path, &same).await).map(drop)
     }
 
     async fn start(&self) -> Result<(), NoAnswer> {

@@ -407,8 +407,7 @@ pub(super) async fn switched_off(
     let Ok(ours) = Controllers::parse(&controllers(&of_deployment(deployment))) else {
         return Ok(Default::default());
     };
-    let pods = read_if_allowed(client, MANAGERS).await?;
-    let manager = pods.map(|pods| Manager::of_pods(&pods)).unwrap_or_default();
+    let manager = Manager::of_pods(&read_if_allowed(client, MANAGERS).await?.unwrap_or_default());
     let names = ours.running.iter().map(|controller| controller.name());
     let off: Vec<&str> = names.filter(|name| manager.may_have_off(name)).collect();
     let is_on = manager.pods > 0 && off.len() < ours.running.len();

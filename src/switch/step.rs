@@ -257,10 +257,14 @@ const TAKE_OVER: Duration = Duration::from_secs(5);
 /// As many names as are told.
 const VOLUMES_TOLD: usize = 20;
 
+fn stop(why: impl Into<String>) -> SwitchStep {
+    SwitchStep::Stop(why.into())
+}
+
 /// What is next.
 pub fn next(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     if let FenceStanding::Unknown(why) = &seen.fence {
-        return SwitchStep::Stop(format!("how the fence stands cannot be told: {why}"));
+        return stop(format!("how the fence stands cannot be told: {why}"));
     }
     match order.to {
         Direction::Mooring => over(order, seen),
@@ -271,30 +275,26 @@ pub fn next(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
 fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     let SwitchSeen { fence, daemon, manager, .. } = seen;
     let Some(replicas) = daemon.replicas else {
-        return SwitchStep::Stop(
-            "there is no Deployment mooring in mooring-system: roll it out first".to_owned(),
-        );
+        return stop("there is no Deployment mooring in mooring-system: roll it out first");
     };
     // 1. It stands by, and does not lead by itself.
     if !daemon.is_fenced {
-        return SwitchStep::Stop(
-            "mooring runs without --fence: add the component optional/fence first".to_owned(),
-        );
+        return stop("mooring runs without --fence: add the component optional/fence first");
     }
     if daemon.has_no_lease {
-        return SwitchStep::Stop(format!("whether mooring rules could not be seen: {NO_LEASE}"));
+        return stop(format!("whether mooring rules could not be seen: {NO_LEASE}"));
     }
     if let FenceStanding::Other(why) = fence
         && !order.replace_fence
     {
-        return SwitchStep::Stop(format!(
+        return stop(format!(
             "{why}; this is mooring {}, and replicas of the other version wait, or take nothing away, behind a fence of this \
              one: run this with the mooring that the Deployment has, or say --replace-fence, and roll this version out next",
             env!("CARGO_PKG_VERSION"),
         ));
     }
     if let Some(lost) = seen.unneeded.iter().find(|fence| fence.has_memory()) {
-        return SwitchStep::Stop(format!(
+        return stop(format!(
             "kube-controller-manager's {0} is fenced off, and mooring does not run it, so nobody does its work: take it into the \
              --controllers of the Deployment, or go back with switch --to kube-controller-manager --yes",
             lost.controller
@@ -311,7 +311,7 @@ fn over(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         FenceStanding::Absent { .. } | FenceStanding::Partial(_) | FenceStanding::Other(_)
             if seen.remembers && manager.unwritable.is_some() && !order.one_way =>
         {
-            return SwitchStep::Stop(format!(
+            return stop(format!(
                 "there is no way back, as nobody could hold kube-controller-manager's lease: {}; get the rights of \
                  deploy/switcher, or say --one-way: then somebody has to restart the kube-controller-manager of \
                  each server on the way back",
@@ -356,10 +356,9 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     let is_open = matches!(fence, FenceStanding::Absent { .. });
     // 1. What is under way is finished, and mooring stops.
     if daemon.replicas.is_none() && !is_open {
-        return SwitchStep::Stop(
+        return stop(
             "there is no Deployment mooring in mooring-system, so it cannot be told whether mooring runs: stop it wherever it \
-             runs, create the Deployment with replicas: 0, and run this again"
-                .to_owned(),
+             runs, create the Deployment with replicas: 0, and run this again",
         );
     }
     let is_stopped = daemon.replicas.is_none_or(|replicas| replicas == 0);
@@ -368,12 +367,12 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         return step;
     }
     if daemon.has_no_lease && !is_open {
-        return SwitchStep::Stop(format!("whether mooring has ended could not be seen: {NO_LEASE}"));
+        return stop(format!("whether mooring has ended could not be seen: {NO_LEASE}"));
     }
     let is_held = manager.held.is_some();
     let may_be_stale = *remembers && is_open && !rules_by_flags && daemon.has_led;
     if may_be_stale && !is_held && !(is_stopped && order.manager_restarted) {
-        return SwitchStep::Stop(format!(
+        return stop(format!(
             "mooring has ruled behind a fence that is gone, and kube-controller-manager may have been denied writes: run \
              switch --to mooring --yes, and then this again; if kube-controller-manager was started anew since, also because its \
              own flags kept its loops from ruling, {BY_SCALE}, and run this again with --manager-was-restarted"
@@ -399,7 +398,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             );
             // It finishes nothing that it never began.
             if !daemon.has_led {
-                return SwitchStep::Stop(format!(
+                return stop(format!(
                     "{why}; mooring's lease is gone, so it cannot be told whether mooring led: run switch --to mooring --yes, and then \
                      this again; if mooring never led, run this again with --leave for each of them"
                 ));
@@ -408,7 +407,7 @@ fn back(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
             if seen.holds {
                 return SwitchStep::StartAgain(format!("{why}; mooring starts again, then run this again"));
             }
-            return SwitchStep::Stop(format!("{why}; run switch --to mooring --yes, and then this again"));
+            return stop(format!("{why}; run switch --to mooring --yes, and then this again"));
         }
         if *remembers
             && !has_exited
@@ -441,9 +440,8 @@ fn until_stopped(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
     let is_open = matches!(fence, FenceStanding::Absent { .. });
     let rules_by_flags = daemon.rules_by_flags();
     if daemon.is_restored {
-        return SwitchStep::Stop(
-            "mooring had stopped, and somebody has given the Deployment its replicas back: suspend what does that, and run this again"
-                .to_owned(),
+        return stop(
+            "mooring had stopped, and somebody has given the Deployment its replicas back: suspend what does that, and run this again",
         );
     }
     if is_open && rules_by_flags {
@@ -453,17 +451,15 @@ fn until_stopped(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         return SwitchStep::StopDaemon;
     }
     if *remembers && !daemon.is_fenced {
-        return SwitchStep::Stop(
+        return stop(
             "mooring runs without --fence behind the fence, so nobody hears that it is to begin nothing new: add the component \
-             optional/fence again, and run this again"
-                .to_owned(),
+             optional/fence again, and run this again",
         );
     }
     // While nobody waits for it: what would keep this from ending.
     if order.manager_restarted {
-        return SwitchStep::Stop(
-            "a restart counts after mooring has stopped: run this without --manager-was-restarted first"
-                .to_owned(),
+        return stop(
+            "a restart counts after mooring has stopped: run this without --manager-was-restarted first",
         );
     }
     if *remembers && !manager.renews && manager.unwritable.is_none() {
@@ -476,7 +472,7 @@ fn until_stopped(order: SwitchOrder, seen: &SwitchSeen) -> SwitchStep {
         return SwitchStep::StopDaemon;
     }
     if let Some(why) = order.max_pause.and_then(|most| pauses_longer(most, seen)) {
-        return SwitchStep::Stop(why);
+        return stop(why);
     }
     // Who never led has nothing under way.
     if daemon.has_led && !(daemon.drains && unlisted.is_empty()) {
@@ -507,7 +503,7 @@ fn pauses_longer(most: Duration, SwitchSeen { manager, servers, .. }: &SwitchSee
 /// What a person has to do whose mooring rules beside a KCM that its own flags keep from ruling, if they do.
 fn by_flags(unlisted: &[String], is_on: bool) -> SwitchStep {
     if is_on {
-        return SwitchStep::Stop(format!(
+        return stop(format!(
             "mooring rules without a fence, and kube-controller-manager's pods show that it runs the same loops, so two rule now: \
              {BY_SCALE} at once"
         ));
@@ -520,7 +516,7 @@ fn by_flags(unlisted: &[String], is_on: bool) -> SwitchStep {
             "wait until the nodes list these, as kube-controller-manager could attach them a second time: {names}; "
         )
     };
-    SwitchStep::Stop(format!(
+    stop(format!(
         "mooring rules without a fence, and this command cannot change what in kube-controller-manager's own flags keeps its loops \
          from ruling: {at_rest}{BY_SCALE}, and then take what keeps them off out of its --controllers; if nothing does, two rule now"
     ))
@@ -540,7 +536,7 @@ fn switched_off(seen: &SwitchSeen, rules_by_flags: bool, is_open: bool) -> Optio
     } else {
         "first "
     };
-    Some(SwitchStep::Stop(format!(
+    Some(stop(format!(
         "kube-controller-manager has these switched off by its --controllers, so nobody would do their work: {}; {first}take \
          them out of it{}",
         manager.off.join(", "),
@@ -568,7 +564,7 @@ fn until_exited(order: SwitchOrder, SwitchSeen { fence, manager, .. }: &SwitchSe
         (true, _) if !manager.renews => SwitchStep::FindManager,
         (true, _) | (false, Some(_)) if !is_recorded => SwitchStep::RecordManager,
         (true, _) => SwitchStep::AwaitRestart,
-        (false, Some(why)) => SwitchStep::Stop(format!(
+        (false, Some(why)) => stop(format!(
             "mooring has stopped; kube-controller-manager's lease cannot be held: {why}; {BY_RESTART}"
         )),
         (false, None) if !manager.renews && manager.held.is_none() => SwitchStep::FindManager,

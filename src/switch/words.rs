@@ -12,6 +12,11 @@ use crate::fence::policies::Fence;
 pub(super) const NOT_PROVEN: &str = "not proven: the API servers could not be told apart and counted; all that answered did the same \
     with the probe for two minutes";
 
+/// Commands that show what several steps are about.
+const SEE_LEASE: &str = "kubectl -n kube-system get lease kube-controller-manager";
+const SEE_FENCE: &str = "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings";
+const SEE_OWN_LEASE: &str = "kubectl -n mooring-system get lease mooring";
+
 impl SwitchStep {
     /// Whether it is the same step, whatever it waits for.
     pub fn is_same(&self, other: &Self) -> bool {
@@ -119,13 +124,16 @@ impl SwitchStep {
         }
     }
 
+    /// Whether it is for a loop that remembers what it was denied.
+    fn is_of_memory(&self) -> bool {
+        use SwitchStep::{AwaitManager, Drain, FindManager, GiveLeaseUp, HoldLease};
+        matches!(self, FindManager | Drain(_) | HoldLease | GiveLeaseUp | AwaitManager)
+    }
+
     /// What is done, and the command that shows it, or does it by hand where that is safe.
     fn words(&self) -> (&'static str, &'static str) {
         match self {
-            Self::GiveLeaseUp => (
-                "give up kube-controller-manager's lease",
-                "kubectl -n kube-system get lease kube-controller-manager",
-            ),
+            Self::GiveLeaseUp => ("give up kube-controller-manager's lease", SEE_LEASE),
             Self::StartDaemon | Self::StartAgain(_) => {
                 ("start mooring", "kubectl -n mooring-system scale deployment mooring --replicas=2")
             }
@@ -136,21 +144,15 @@ impl SwitchStep {
                 "let mooring begin new work again",
                 "kubectl annotate validatingadmissionpolicies -l app.kubernetes.io/part-of=mooring mooring.dev/drain-",
             ),
-            Self::FindManager => (
-                "see kube-controller-manager renew its lease",
-                "kubectl -n kube-system get lease kube-controller-manager",
-            ),
+            Self::FindManager => ("see kube-controller-manager renew its lease", SEE_LEASE),
             Self::ReachServers => (
                 "see that each API server answers the probe",
                 "kubectl -n kube-system get leases -l apiserver.kubernetes.io/identity=kube-apiserver",
             ),
             // With the file of each loop.
             Self::RaiseFence => ("raise the fence", "kubectl apply --server-side --force-conflicts"),
-            Self::ProveFence => (
-                "prove that each API server enforces the fence",
-                "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
-            ),
-            Self::AwaitLeader => ("wait until mooring leads", "kubectl -n mooring-system get lease mooring"),
+            Self::ProveFence => ("prove that each API server enforces the fence", SEE_FENCE),
+            Self::AwaitLeader => ("wait until mooring leads", SEE_OWN_LEASE),
             Self::AwaitRollout => (
                 "wait until no replica of an earlier template is left",
                 "kubectl -n mooring-system rollout status deployment/mooring",
@@ -165,37 +167,24 @@ impl SwitchStep {
             Self::StopDaemon => {
                 ("stop mooring", "kubectl -n mooring-system scale deployment mooring --replicas=0")
             }
-            Self::AwaitStop => (
-                "wait until mooring has ended and given up its lease",
-                "kubectl -n mooring-system get lease mooring",
-            ),
-            Self::RecordManager => (
-                "record which process of kube-controller-manager leads",
-                "kubectl -n kube-system get lease kube-controller-manager",
-            ),
+            Self::AwaitStop => ("wait until mooring has ended and given up its lease", SEE_OWN_LEASE),
+            Self::RecordManager => ("record which process of kube-controller-manager leads", SEE_LEASE),
             Self::AwaitRestart => (
                 "wait until another process of kube-controller-manager leads than one that was denied writes: restart the \
                  kube-controller-manager of each server now (docs/adopting.md#restart says how)",
-                "kubectl -n kube-system get lease kube-controller-manager",
+                SEE_LEASE,
             ),
-            Self::HoldLease => (
-                "hold kube-controller-manager's lease until its old leader has exited",
-                "kubectl -n kube-system get lease kube-controller-manager",
-            ),
+            Self::HoldLease => {
+                ("hold kube-controller-manager's lease until its old leader has exited", SEE_LEASE)
+            }
             // By hand nobody holds the lease meanwhile: a process of KCM that was denied writes would go on.
             Self::LowerFence => (
                 "take the fence down",
                 "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings \
                  -l app.kubernetes.io/part-of=mooring   # leave it to --yes: docs/adopting.md#back",
             ),
-            Self::ProveOpen => (
-                "prove that no API server enforces the fence",
-                "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings",
-            ),
-            Self::AwaitManager => (
-                "wait until kube-controller-manager leads",
-                "kubectl -n kube-system get lease kube-controller-manager",
-            ),
+            Self::ProveOpen => ("prove that no API server enforces the fence", SEE_FENCE),
+            Self::AwaitManager => ("wait until kube-controller-manager leads", SEE_LEASE),
             Self::Done | Self::Stop(_) => ("nothing is left to do", ""),
         }
     }
@@ -230,14 +219,7 @@ pub fn printed(to: Direction, (next, remembers): (&SwitchStep, bool), fences: &[
     ];
     let steps: &[SwitchStep] = if to == Direction::Mooring { &over } else { &back };
     let mut text = String::new();
-    let of_memory = [
-        SwitchStep::FindManager,
-        SwitchStep::Drain(Vec::new()),
-        SwitchStep::HoldLease,
-        SwitchStep::GiveLeaseUp,
-        SwitchStep::AwaitManager,
-    ];
-    for (number, step) in steps.iter().filter(|step| remembers || !of_memory.contains(step)).enumerate() {
+    for (number, step) in steps.iter().filter(|step| remembers || !step.is_of_memory()).enumerate() {
         let (words, command) = step.words();
         let is_next = words == next.words().0;
         let mark = if is_next { ">" } else { " " };

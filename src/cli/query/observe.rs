@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::Args;
 
 use super::ViewArgs;
-use crate::cli::values::parse_duration;
+use crate::durations::parse_duration;
 
 /// What is claimed, and what the exit codes mean.
 const WHAT_IS_CLAIMED: &str = "\

@@ -6,7 +6,7 @@ use apiserver::connect::Choice;
 use clap::Args;
 
 use super::{CONNECTION, OutputForm};
-use crate::{cli::values::parse_duration, switch::step::Direction};
+use crate::{durations::parse_duration, switch::step::Direction};
 
 /// Exit codes of `preflight`, for its help.
 const EXIT_CODES_OF_PREFLIGHT: &str = "Exit codes: 0 nothing is in the way; 1 warnings; 2 it cannot be switched; 4 usage; \
