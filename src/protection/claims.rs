@@ -15,8 +15,7 @@ use apiserver::{
 use derive_more::Display;
 
 use crate::controller::{
-    Identity,
-    finalizer::{Protected, UserList, Users, pages, protection::Protection},
+    finalizer::{Protected, Users, pages, protection::Protection},
     uses::ClaimPods,
 };
 
@@ -32,18 +31,10 @@ impl Protected for ClaimKey {
 
     const FINALIZER: &str = CLAIM_FINALIZER;
     // KCM: cmd/kube-controller-manager/names/controller_names.go.
-    const IDENTITY: Identity = Identity {
-        name: "persistentvolumeclaim-protection-controller",
-        component: "persistentvolumeclaim-protection-controller",
-        queues: &["pvcprotection"],
-        role: None,
-    };
+    const NAME: &str = "persistentvolumeclaim-protection-controller";
+    const QUEUES: &[&str] = &["pvcprotection"];
     const KIND: &str = "protected_claim";
     const FIELD: &str = "claim";
-
-    fn of(object: &ObjectRef) -> Option<Self> {
-        if let ObjectRef::Claim(key) = object { Some(key.clone()) } else { None }
-    }
 }
 
 /// The pods on nodes, by the claims that they name.
@@ -60,6 +51,8 @@ impl ClaimUsers {
 
 impl Users<ClaimKey> for ClaimUsers {
     type List = NamespacePods;
+    /// What the pods use: there may be as many claims that wait as there are pods.
+    type Shown = BTreeSet<Use>;
 
     fn load(&mut self, objects: &Objects) {
         for (key, pod) in objects.pods.snapshot() {
@@ -81,6 +74,21 @@ impl Users<ClaimKey> for ClaimUsers {
 
     fn list_of(&self, key: &ClaimKey) -> Option<NamespacePods> {
         Some(NamespacePods(key.namespace().to_owned()))
+    }
+
+    async fn send(
+        NamespacePods(namespace): &NamespacePods,
+        caller: &Caller,
+    ) -> Result<BTreeSet<Use>, CallError> {
+        let mut used = BTreeSet::new();
+        let path = format!("/api/v1/namespaces/{namespace}/pods");
+        pages::list(caller, &path, "PodList", |pod: Pod| used.extend(uses(&pod))).await?;
+        Ok(used)
+    }
+
+    fn shown_user(used: &BTreeSet<Use>, claim: &PersistentVolumeClaim) -> Option<&'static str> {
+        let is_used = Use::of_claim(claim).iter().any(|way| used.contains(way));
+        is_used.then_some("a pod uses it, as a live list shows")
     }
 }
 
@@ -127,23 +135,6 @@ fn uses(pod: &Pod) -> impl Iterator<Item = Use> {
 /// The pods of a namespace.
 #[derive(Clone, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamespacePods(String);
-
-impl UserList<ClaimKey> for NamespacePods {
-    /// What the pods use: there may be as many claims that wait as there are pods.
-    type Shown = BTreeSet<Use>;
-
-    async fn send(&self, caller: &Caller) -> Result<BTreeSet<Use>, CallError> {
-        let mut used = BTreeSet::new();
-        let path = format!("/api/v1/namespaces/{}/pods", self.0);
-        pages::list(caller, &path, "PodList", |pod: Pod| used.extend(uses(&pod))).await?;
-        Ok(used)
-    }
-
-    fn user(used: &BTreeSet<Use>, claim: &PersistentVolumeClaim) -> Option<&'static str> {
-        let is_used = Use::of_claim(claim).iter().any(|way| used.contains(way));
-        is_used.then_some("a pod uses it, as a live list shows")
-    }
-}
 
 #[cfg(test)]
 #[path = "claims_tests.rs"]

@@ -73,7 +73,7 @@ fn s52_a_claim_is_used_by_a_pod_that_is_on_a_node_and_names_it_whatever_its_phas
     for (name, volume, node, phase, extra, owner, is_used) in cases {
         let (claim, pod) = (claim(owner), pod(volume, node, phase, &extra));
         let listed = uses(&serde_json::from_value(pod.clone()).unwrap()).collect();
-        assert_eq!(NamespacePods::user(&listed, &claim).is_some(), is_used, "{name}");
+        assert_eq!(ClaimUsers::shown_user(&listed, &claim).is_some(), is_used, "{name}");
         let objects = Arc::new(Objects::default());
         objects.apply::<Pod>(Encoding::Json.object(&pod.to_string().into()).unwrap());
         let mut controller = ClaimProtection::new(Arc::clone(&objects));
@@ -82,7 +82,7 @@ fn s52_a_claim_is_used_by_a_pod_that_is_on_a_node_and_names_it_whatever_its_phas
     }
     let unknown = pod(&json!({"name": "v", "persistentVolumeClaim": 5}), "n", "Running", &json!({}));
     let listed = uses(&serde_json::from_value(unknown).unwrap()).collect();
-    assert!(NamespacePods::user(&listed, &claim("")).is_some(), "S42");
+    assert!(ClaimUsers::shown_user(&listed, &claim("")).is_some(), "S42");
 }
 
 /// A controller that leads, over a claim that is being deleted and a pod that uses it, or none.

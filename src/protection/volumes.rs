@@ -8,14 +8,11 @@ use std::convert::Infallible;
 use apiserver::{
     call::{CallError, Caller},
     ids::VolumeName,
-    kinds::{ObjectRef, PersistentVolume, VolumePhase},
+    kinds::{PersistentVolume, VolumePhase},
     tables::Objects,
 };
 
-use crate::controller::{
-    Identity,
-    finalizer::{Protected, UserList, Users, protection::Protection},
-};
+use crate::controller::finalizer::{Protected, Users, protection::Protection};
 
 /// KCM: pkg/volume/util/finalizer.go, PVProtectionFinalizer.
 pub const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
@@ -29,18 +26,10 @@ impl Protected for VolumeName {
 
     const FINALIZER: &str = VOLUME_FINALIZER;
     // KCM: cmd/kube-controller-manager/names/controller_names.go.
-    const IDENTITY: Identity = Identity {
-        name: "persistentvolume-protection-controller",
-        component: "persistentvolume-protection-controller",
-        queues: &["pvprotection"],
-        role: None,
-    };
+    const NAME: &str = "persistentvolume-protection-controller";
+    const QUEUES: &[&str] = &["pvprotection"];
     const KIND: &str = "protected_volume";
     const FIELD: &str = "volume";
-
-    fn of(object: &ObjectRef) -> Option<Self> {
-        if let ObjectRef::Volume(name) = object { Some(name.clone()) } else { None }
-    }
 }
 
 /// The claim of a volume, which the volume's own phase tells of.
@@ -49,25 +38,18 @@ pub struct BoundClaim;
 
 impl Users<VolumeName> for BoundClaim {
     type List = Infallible;
+    type Shown = Infallible;
 
     // KCM: pkg/controller/volume/pvprotection/pv_protection_controller.go, isBeingUsed.
     fn user(&self, volume: &PersistentVolume, _: &Objects) -> Option<&'static str> {
         (volume.status.phase == VolumePhase::Bound).then_some("it is bound to a claim")
     }
 
-    fn list_of(&self, _: &VolumeName) -> Option<Infallible> {
-        None
-    }
-}
-
-impl UserList<VolumeName> for Infallible {
-    type Shown = Self;
-
-    async fn send(&self, _: &Caller) -> Result<Self, CallError> {
-        match *self {}
+    async fn send(list: &Infallible, _: &Caller) -> Result<Infallible, CallError> {
+        match *list {}
     }
 
-    fn user(shown: &Self, _: &PersistentVolume) -> Option<&'static str> {
+    fn shown_user(shown: &Infallible, _: &PersistentVolume) -> Option<&'static str> {
         match *shown {}
     }
 }
@@ -76,7 +58,7 @@ impl UserList<VolumeName> for Infallible {
 mod tests {
     use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-    use apiserver::ids::ResourceVersion;
+    use apiserver::{ids::ResourceVersion, kinds::ObjectRef};
     use serde_json::json;
     use tokio::time::Instant;
 

@@ -8,15 +8,9 @@
 
 pub mod users;
 
-use apiserver::{
-    ids::AttributesClassName,
-    kinds::{ObjectRef, VolumeAttributesClass},
-};
+use apiserver::{ids::AttributesClassName, kinds::VolumeAttributesClass};
 
-use crate::controller::{
-    Identity,
-    finalizer::{Protected, protection::Protection},
-};
+use crate::controller::finalizer::{Protected, protection::Protection};
 
 /// The controller.
 pub type AttributesClassProtection = Protection<AttributesClassName>;
@@ -28,18 +22,10 @@ impl Protected for AttributesClassName {
     // KCM: pkg/volume/util/finalizer.go, VACProtectionFinalizer.
     const FINALIZER: &str = "kubernetes.io/vac-protection";
     // KCM: cmd/kube-controller-manager/names/controller_names.go.
-    const IDENTITY: Identity = Identity {
-        name: "volumeattributesclass-protection-controller",
-        component: "volumeattributesclass-protection-controller",
-        queues: &["vacprotection"],
-        role: None,
-    };
+    const NAME: &str = "volumeattributesclass-protection-controller";
+    const QUEUES: &[&str] = &["vacprotection"];
     const KIND: &str = "protected_vac";
     const FIELD: &str = "vac";
-
-    fn of(object: &ObjectRef) -> Option<Self> {
-        if let ObjectRef::AttributesClass(name) = object { Some(name.clone()) } else { None }
-    }
 }
 
 #[cfg(test)]

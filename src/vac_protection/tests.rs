@@ -28,7 +28,7 @@ use crate::{
     controller::{
         Controller as _, Plan,
         finalizer::{
-            Protected as _, UserList as _,
+            Protected as _, Users as _,
             calls::{Answer, Call},
             reasons::ProtectionReason,
             step::FinalizerStep,
@@ -403,7 +403,7 @@ async fn s42_the_live_lists_read_of_an_object_what_names_classes_and_nothing_els
         let api = Arc::new(ApiMetrics::new(&Metrics::default(), "test").unwrap());
         let client = Client::new(server, "default");
         let caller = Caller::new(client, Leadership::new(Term::Unlimited), None, api);
-        let shown = ClaimsAndVolumes.send(&caller).await;
+        let shown = ClassUsers::send(&ClaimsAndVolumes, &caller).await;
         let expected = expected.map(|names| names.into_iter().map(AttributesClassName::from).collect());
         assert_eq!(shown.ok(), expected, "{place}");
     }

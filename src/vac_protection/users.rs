@@ -15,7 +15,7 @@ use derive_more::Display;
 use serde::Deserialize;
 
 use crate::controller::{
-    finalizer::{UserList, Users, pages},
+    finalizer::{Users, pages},
     uses::Uses,
 };
 
@@ -42,6 +42,8 @@ fn names_of(object: &ObjectRef, objects: &Objects) -> ClassNames {
 
 impl Users<AttributesClassName> for ClassUsers {
     type List = ClaimsAndVolumes;
+    /// The classes that are named.
+    type Shown = ClassNames;
 
     fn load(&mut self, objects: &Objects) {
         for key in objects.claims.snapshot().into_keys() {
@@ -66,6 +68,27 @@ impl Users<AttributesClassName> for ClassUsers {
 
     fn list_of(&self, _: &AttributesClassName) -> Option<ClaimsAndVolumes> {
         Some(ClaimsAndVolumes)
+    }
+
+    async fn send(_: &ClaimsAndVolumes, caller: &Caller) -> Result<ClassNames, CallError> {
+        let mut named = ClassNames::new();
+        let of_claim = |claim: NamedByClaim| {
+            let (spec, status) = (claim.spec.unwrap_or_default(), claim.status.unwrap_or_default());
+            let target = status.modify_volume_status;
+            named.extend(spec.volume_attributes_class_name);
+            named.extend(status.current_volume_attributes_class_name);
+            named.extend(target.and_then(|target| target.target_volume_attributes_class_name));
+        };
+        pages::list(caller, "/api/v1/persistentvolumeclaims", "PersistentVolumeClaimList", of_claim).await?;
+        let of_volume = |volume: NamedByVolume| {
+            named.extend(volume.spec.and_then(|spec| spec.volume_attributes_class_name));
+        };
+        pages::list(caller, "/api/v1/persistentvolumes", "PersistentVolumeList", of_volume).await?;
+        Ok(named)
+    }
+
+    fn shown_user(named: &ClassNames, class: &VolumeAttributesClass) -> Option<&'static str> {
+        named.contains(&class.key()).then_some("a claim or volume names it, as a live list shows")
     }
 }
 
@@ -105,31 +128,4 @@ struct NamesInStatus {
 #[serde(rename_all = "camelCase")]
 struct NameInModification {
     target_volume_attributes_class_name: Option<AttributesClassName>,
-}
-
-impl UserList<AttributesClassName> for ClaimsAndVolumes {
-    /// The classes that are named.
-    type Shown = ClassNames;
-
-    async fn send(&self, caller: &Caller) -> Result<ClassNames, CallError> {
-        let mut named = ClassNames::new();
-        let of_claim = |claim: NamedByClaim| {
-            let (spec, status) = (claim.spec.unwrap_or_default(), claim.status.unwrap_or_default());
-            let target = status.modify_volume_status;
-            named.extend(spec.volume_attributes_class_name);
-            named.extend(status.current_volume_attributes_class_name);
-            named.extend(target.and_then(|target| target.target_volume_attributes_class_name));
-        };
-        pages::list(caller, "/api/v1/persistentvolumeclaims", "PersistentVolumeClaimList", of_claim).await?;
-        let of_volume = |volume: NamedByVolume| {
-            named.extend(volume.spec.and_then(|spec| spec.volume_attributes_class_name));
-        };
-        pages::list(caller, "/api/v1/persistentvolumes", "PersistentVolumeList", of_volume).await?;
-
-        Ok(named)
-    }
-
-    fn user(named: &ClassNames, class: &VolumeAttributesClass) -> Option<&'static str> {
-        named.contains(&class.key()).then_some("a claim or volume names it, as a live list shows")
-    }
 }

@@ -5,7 +5,7 @@ use apiserver::{
     ids::Uid,
 };
 
-use super::{Protected, UserList, Users, step::FinalizerStep};
+use super::{Protected, Users, step::FinalizerStep};
 use crate::controller::requests::Sent;
 
 /// The list that shows who uses what is protected.
@@ -26,7 +26,7 @@ pub enum Answer<K: Protected> {
     /// The object.
     Object(K::Object),
     /// What the list shows.
-    Users(<ListOf<K> as UserList<K>>::Shown),
+    Users(<K::Users as Users<K>>::Shown),
 }
 
 impl<K: Protected> Sent for Call<K> {
@@ -35,7 +35,7 @@ impl<K: Protected> Sent for Call<K> {
     async fn send(&self, caller: &Caller) -> Result<Answer<K>, CallError> {
         match self {
             Self::Patch(_, _, request) => caller.write(request).await.map(Answer::Object),
-            Self::Users(list, _) => list.send(caller).await.map(Answer::Users),
+            Self::Users(list, _) => K::Users::send(list, caller).await.map(Answer::Users),
         }
     }
 

@@ -20,7 +20,7 @@ use apiserver::{
     tables::{Objects, Stored},
 };
 
-use super::{Identity, asked::Names, report::ReportKey};
+use super::{asked::Names, report::ReportKey};
 use crate::telemetry::transition::Named;
 
 /// The name of an object that a finalizer protects.
@@ -32,15 +32,14 @@ pub trait Protected: Ord + Clone + Hash + fmt::Debug + fmt::Display + Send + Syn
 
     /// The finalizer.
     const FINALIZER: &'static str;
-    /// The names of the controller.
-    const IDENTITY: Identity;
+    /// The name of the controller, also as a component.
+    const NAME: &'static str;
+    /// The names of its work queues.
+    const QUEUES: &'static [&'static str];
     /// What is reported on: a value of the label `kind`.
     const KIND: &'static str;
     /// Under what its row is found on the page.
     const FIELD: &'static str;
-
-    /// The name of an object that changed, if it is of this kind.
-    fn of(object: &ObjectRef) -> Option<Self>;
 }
 
 impl<K: Protected> ReportKey for K {
@@ -57,8 +56,10 @@ impl<K: Protected> ReportKey for K {
 
 /// What is known of those who use what is protected.
 pub trait Users<K: Protected>: Default + Send + 'static {
-    /// A live list that shows all of them. Objects that need the same one share it.
-    type List: UserList<K>;
+    /// A live list that shows all of them. Objects that need the same one share it. Printed, its key in the work queue.
+    type List: Clone + Ord + fmt::Debug + fmt::Display + Send + Sync + 'static;
+    /// What it shows.
+    type Shown: fmt::Debug + Send + Sync + 'static;
 
     /// Reads the tables whole.
     fn load(&mut self, _objects: &Objects) {}
@@ -72,17 +73,16 @@ pub trait Users<K: Protected>: Default + Send + 'static {
     fn user(&self, object: &K::Object, objects: &Objects) -> Option<&'static str>;
 
     /// The list that has to show that nothing uses it; `None` where the tables prove it.
-    fn list_of(&self, key: &K) -> Option<Self::List>;
-}
-
-/// A live list of those who use objects; printed, its key in the work queue.
-pub trait UserList<K: Protected>: Clone + Ord + fmt::Debug + fmt::Display + Send + Sync + 'static {
-    /// What it shows.
-    type Shown: fmt::Debug + Send + Sync + 'static;
+    fn list_of(&self, _key: &K) -> Option<Self::List> {
+        None
+    }
 
     /// Lists at the most recent revision.
-    fn send(&self, caller: &Caller) -> impl Future<Output = Result<Self::Shown, CallError>> + Send;
+    fn send(
+        list: &Self::List,
+        caller: &Caller,
+    ) -> impl Future<Output = Result<Self::Shown, CallError>> + Send;
 
-    /// Who uses the object, as it shows: a sentence.
-    fn user(shown: &Self::Shown, object: &K::Object) -> Option<&'static str>;
+    /// Who uses the object, as the list shows: a sentence.
+    fn shown_user(shown: &Self::Shown, object: &K::Object) -> Option<&'static str>;
 }

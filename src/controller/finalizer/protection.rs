@@ -19,7 +19,7 @@ use educe::Educe;
 use tokio::time::Instant;
 
 use super::{
-    Protected, UserList, Users,
+    Protected, Users,
     calls::{Answer, Call, ListOf},
     reasons::ProtectionReason,
     step::{FinalizerStep, patch},
@@ -164,7 +164,7 @@ impl<K: Protected> Protection<K> {
             if object.metadata().uid != uid {
                 continue;
             }
-            if let Some(user) = ListOf::<K>::user(&shown, &object) {
+            if let Some(user) = K::Users::shown_user(&shown, &object) {
                 // The watch is about to tell of that user, and tells of its end.
                 self.keys.retries.failed(&key, now, jitter);
                 self.keys.stands(&key, ProtectionReason::InUse(user));
@@ -177,7 +177,7 @@ impl<K: Protected> Protection<K> {
 }
 
 impl<K: Protected> Controller for Protection<K> {
-    const IDENTITY: Identity = K::IDENTITY;
+    const IDENTITY: Identity = Identity { name: K::NAME, component: K::NAME, queues: K::QUEUES, role: None };
     type Key = K;
     type Reason = ProtectionReason;
     type Call = Call<K>;
@@ -191,7 +191,7 @@ impl<K: Protected> Controller for Protection<K> {
     fn changed(&mut self, objects: BTreeSet<ObjectRef>, now: Instant) {
         for object in objects {
             let mut keys = self.users.changed(&object, &self.objects);
-            keys.extend(K::of(&object));
+            keys.extend(K::Object::key_in(&object).cloned());
             for key in keys {
                 self.keys.changed(key, now);
             }

@@ -148,6 +148,8 @@ pub trait Narrow:
     }
     /// The change notice for an object of this kind.
     fn object_ref(key: Self::Key) -> ObjectRef;
+    /// The identity in a change notice, if that is for an object of this kind.
+    fn key_in(object: &ObjectRef) -> Option<&Self::Key>;
     /// The namespace of an object, if it has one, and its name.
     fn names(key: &Self::Key) -> (Option<&str>, &str);
     /// URL path of one object (all kinds we use are `v1`). What no object's name can have is escaped.
@@ -190,6 +192,9 @@ macro_rules! narrow {
             }
             fn object_ref(key: $key) -> ObjectRef {
                 ObjectRef::$variant(key)
+            }
+            fn key_in(object: &ObjectRef) -> Option<&$key> {
+                if let ObjectRef::$variant(key) = object { Some(key) } else { None }
             }
             fn names(key: &$key) -> (Option<&str>, &str) {
                 let names: fn(&$key) -> (Option<&str>, &str) = $names;
