@@ -22,7 +22,7 @@ use query::{
     switching::{PreflightArgs, SwitchArgs},
 };
 
-use apiserver::wire::Accept;
+use apiserver::wire::Encoding;
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 pub use crate::serving_flags::ServingArgs;
@@ -166,7 +166,7 @@ pub struct RunArgs {
 
     /// How objects are read from the API server.
     #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
-    pub kube_api_content_type: Accept,
+    pub kube_api_content_type: Encoding,
 
     /// How log lines look.
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]

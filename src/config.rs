@@ -20,7 +20,7 @@ pub use trace_file::TracingConfig;
 use apiserver::{
     call::{RateLimit, deadline::LONGEST_REQUEST},
     lease::{LEAST_RESERVE, Timing},
-    wire::Accept,
+    wire::Encoding,
 };
 use error::refuse;
 
@@ -54,7 +54,7 @@ pub struct Config {
     /// Client-side limit, if asked for.
     pub rate_limit: Option<RateLimit>,
     /// How objects are read from the API server.
-    pub content_type: Accept,
+    pub content_type: Encoding,
     /// Threads that run tasks.
     pub worker_threads: usize,
     /// How to serve.
@@ -257,7 +257,7 @@ mod tests {
             own_namespace: None,
             request_timeout: Duration::from_millis(11_500),
             rate_limit: None,
-            content_type: Accept::Protobuf,
+            content_type: Encoding::Protobuf,
             worker_threads: 1,
             serving: serving::Options {
                 address: "::".parse().unwrap(),

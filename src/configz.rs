@@ -5,17 +5,12 @@
 
 use std::time::Duration;
 
-use apiserver::wire::Accept;
 use serde_json::{Value, json};
 
 use crate::config::Config;
 
 /// The configuration in force, with the names of KCM's KubeControllerManagerConfiguration where it has the setting.
 pub fn configz(config: &Config) -> Value {
-    let content_type = match config.content_type {
-        Accept::Protobuf => "application/vnd.kubernetes.protobuf",
-        Accept::Json => "application/json",
-    };
     let timing = config.election;
     let (serving, force) = (&config.serving, &config.attach_detach.force);
     let sweep = config.attach_detach.sweep_period;
@@ -27,7 +22,7 @@ pub fn configz(config: &Config) -> Value {
             "Debugging": { "EnableProfiling": config.profiling },
             "ClientConnection": {
                 "kubeconfig": config.kubeconfig,
-                "contentType": content_type,
+                "contentType": config.content_type.media_type(),
                 "qps": config.rate_limit.map(|limit| limit.qps),
                 "burst": config.rate_limit.map(|limit| limit.burst),
             },

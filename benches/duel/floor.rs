@@ -20,7 +20,7 @@ use apiserver::{
         StorageClass, VolumeAttachment, VolumePhase,
     },
     leadership::{Leadership, Term},
-    wire::Accept,
+    wire::Encoding,
 };
 use futures::{StreamExt, stream};
 use http_body_util::BodyExt;
@@ -64,7 +64,7 @@ pub enum Work {
 /// Who works without a thought.
 pub struct Floor {
     client: Client,
-    accept: Accept,
+    accept: Encoding,
     term: Term,
     /// They end with it.
     watches: JoinSet<()>,
@@ -74,12 +74,12 @@ pub struct Floor {
 impl Floor {
     /// Nothing to do yet.
     pub fn new(client: Client) -> Self {
-        let accept = Accept::Protobuf;
+        let accept = Encoding::Protobuf;
         Self { client, accept, term: Term::Unlimited, watches: JoinSet::new(), next: Mutex::default() }
     }
 
     /// The same, asking for such answers.
-    pub fn accepting(self, accept: Accept) -> Self {
+    pub fn accepting(self, accept: Encoding) -> Self {
         Self { accept, ..self }
     }
 
@@ -157,7 +157,7 @@ impl Floor {
 /// Opens a watch as mooring does, from what there is now.
 pub async fn open_watch(client: &Client, path: &str) -> Body {
     let request = http::Request::get(format!("{path}?watch=true&allowWatchBookmarks=true&resourceVersion=0"));
-    let request = request.header(http::header::ACCEPT, Accept::Protobuf.watch()).body(Body::empty());
+    let request = request.header(http::header::ACCEPT, Encoding::Protobuf.watch()).body(Body::empty());
     let answer = client.send(request.expect("a request")).await.expect("an answer");
     assert!(answer.status().is_success(), "{path}: {}", answer.status());
     answer.into_body()

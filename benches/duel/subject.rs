@@ -6,7 +6,7 @@
 
 use std::{path::Path, process::Command};
 
-use apiserver::wire::Accept;
+use apiserver::wire::Encoding;
 use clap::ValueEnum;
 
 use test_support::{
@@ -105,7 +105,7 @@ impl Subject {
                 &["--kube-api-qps=-1", "--kube-api-burst=-1", &kubeconfig()],
             ),
             Kind::Floor => return Self::Floor(floor()),
-            Kind::FloorJson => return Self::Floor(floor().accepting(Accept::Json)),
+            Kind::FloorJson => return Self::Floor(floor().accepting(Encoding::Json)),
             Kind::FloorElected => return Self::Floor(floor().in_a_term()),
             Kind::FloorWatching => return Self::Floor(floor().watching().await),
         };

@@ -55,7 +55,7 @@ use super::{
     kinds::Narrow,
     leadership::{Leadership, Term},
     managed_fields::owners,
-    wire::{Accept, Encoding},
+    wire::Encoding,
 };
 use crate::metrics::ApiMetrics;
 
@@ -87,7 +87,7 @@ pub struct Caller {
     work: Option<watch::Sender<usize>>,
     /// Whose requests these are, if they are a subsystem's.
     subsystem: Option<&'static str>,
-    accept: Accept,
+    accept: Encoding,
     /// Which writes do no harm in the term of another leader.
     may_be_late: fn(&Request) -> bool,
     /// Where writes go in place of the API server, in a process that only observes.
@@ -126,7 +126,7 @@ impl Caller {
             metrics,
             work: Some(watch::Sender::new(0)),
             subsystem: None,
-            accept: Accept::default(),
+            accept: Encoding::default(),
             may_be_late: |_| false,
             wishes: None,
             ending: CancellationToken::new(),
@@ -151,7 +151,7 @@ impl Caller {
     }
 
     /// The same, asking for such answers to reads and writes of objects.
-    pub fn accepting(self, accept: Accept) -> Self {
+    pub fn accepting(self, accept: Encoding) -> Self {
         Self { accept, ..self }
     }
 
@@ -235,7 +235,7 @@ impl Caller {
     /// See [`CallError`]. An answer to a delete that says neither what is left nor that nothing is counts as unknown
     /// outcome; what others say is for the caller to judge.
     pub async fn send(&self, request: &Request) -> Result<Vec<u8>, CallError> {
-        let (_, body) = self.answer(request, Accept::Json).await?;
+        let (_, body) = self.answer(request, Encoding::Json).await?;
         if request.verb == Verb::Delete {
             single::deletion(&body, request)?;
         }
@@ -256,7 +256,7 @@ impl Caller {
         owners(&body, uid, field).map_err(|error| CallError::Unknown(error.to_string()))
     }
 
-    async fn answer(&self, request: &Request, accept: Accept) -> Result<Answer, CallError> {
+    async fn answer(&self, request: &Request, accept: Encoding) -> Result<Answer, CallError> {
         if let Some(wishes) = self.wishes.as_ref().filter(|_| request.verb != Verb::Get) {
             return Err(wishes.hold(request).await);
         }
@@ -297,7 +297,7 @@ impl Caller {
         Ok((permit, throttled, server_time))
     }
 
-    async fn admit_and_exchange(&self, request: &Request, accept: Accept) -> Result<Answer, CallError> {
+    async fn admit_and_exchange(&self, request: &Request, accept: Encoding) -> Result<Answer, CallError> {
         let (_permit, throttled, server_time) = tokio::select! {
             biased;
             () = self.ending.cancelled() => return Err(CallError::NotLeader),
@@ -396,7 +396,7 @@ impl Caller {
     }
 
     /// Sends a write that must be over before another leader's may begin.
-    async fn guarded(&self, request: &Request, accept: Accept, server_time: Duration) -> Guarded {
+    async fn guarded(&self, request: &Request, accept: Encoding, server_time: Duration) -> Guarded {
         let expectation = self.overdue.expectation(Instant::now());
         let gate = Gate::new(self.leadership.clone(), server_time, expectation == Expectation::Waits);
         let asks = (expectation != Expectation::None).then_some(&gate);
@@ -422,7 +422,7 @@ impl Caller {
     async fn exchange(
         &self,
         request: &Request,
-        accept: Accept,
+        accept: Encoding,
         server_time: Duration,
         gate: Option<&Arc<Gate>>,
     ) -> Exchanged {

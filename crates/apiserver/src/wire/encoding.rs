@@ -8,19 +8,28 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// Media type of JSON.
 const JSON: &str = "application/json";
 
-/// What answers we ask for, also as a flag says it.
+/// How an answer is encoded, or asked for, also as a flag says it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Accept {
-    /// Kubernetes' protobuf, where the server has it.
+pub enum Encoding {
+    /// Kubernetes' protobuf, where the server has it; single answers and objects of events are in an envelope, a watch is
+    /// length-delimited.
     #[default]
     #[value(name = "application/vnd.kubernetes.protobuf")]
     Protobuf,
-    /// JSON.
+    /// JSON; a watch is one document a line.
     #[value(name = "application/json")]
     Json,
 }
 
-impl Accept {
+impl Encoding {
+    /// Its media type.
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Self::Protobuf => PROTOBUF,
+            Self::Json => JSON,
+        }
+    }
+
     /// `Accept` of a list, a read or a write. (client-go sends the same for its built-in types.)
     pub fn single(self) -> &'static str {
         match self {
@@ -37,18 +46,7 @@ impl Accept {
             Self::Json => JSON,
         }
     }
-}
 
-/// How an answer is encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
-    /// JSON; a watch is one document a line.
-    Json,
-    /// Protobuf; single answers and objects of events are in an envelope, a watch is length-delimited.
-    Protobuf,
-}
-
-impl Encoding {
     /// The encoding of an answer by its headers.
     pub fn of(headers: &http::HeaderMap) -> Option<Self> {
         Self::from_content_type(headers.get(http::header::CONTENT_TYPE)?.to_str().ok()?)
@@ -57,13 +55,7 @@ impl Encoding {
     /// The encoding of an answer by its `Content-Type`; `None` for any other (a page of a proxy).
     pub(crate) fn from_content_type(value: &str) -> Option<Self> {
         let media = value.split(';').next().unwrap_or_default().trim();
-        if media.eq_ignore_ascii_case(PROTOBUF) {
-            Some(Self::Protobuf)
-        } else if media.eq_ignore_ascii_case(JSON) {
-            Some(Self::Json)
-        } else {
-            None
-        }
+        [Self::Protobuf, Self::Json].into_iter().find(|it| media.eq_ignore_ascii_case(it.media_type()))
     }
 }
 

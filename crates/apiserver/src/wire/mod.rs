@@ -17,7 +17,7 @@ mod values;
 
 use bytes::Bytes;
 
-pub use encoding::{Accept, Encoding};
+pub use encoding::Encoding;
 pub use error::DecodeError;
 pub use list_reader::ListReader;
 pub(crate) use splitter::MAX_FRAME;

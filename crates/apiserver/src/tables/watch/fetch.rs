@@ -20,7 +20,7 @@ use crate::{
     kinds::{Narrow, api_root},
     metrics::ApiMetrics,
     tables::Regression,
-    wire::{Accept, DecodeError, Encoding, ListPart, ListReader, Splitter, Status, WatchEvent},
+    wire::{DecodeError, Encoding, ListPart, ListReader, Splitter, Status, WatchEvent},
 };
 
 /// How long one page may take. The API server gives up after as long by default.
@@ -116,7 +116,7 @@ pub fn page_uri(path: &str, limit: usize, next: Option<&str>) -> String {
 pub struct Fetcher {
     api: ApiServer,
     client: Client,
-    accept: Accept,
+    accept: Encoding,
     metrics: Arc<ApiMetrics>,
 }
 
@@ -126,12 +126,12 @@ impl Fetcher {
     /// # Errors
     /// See [`ApiServer::client`].
     pub fn new(api: &ApiServer, metrics: Arc<ApiMetrics>) -> Result<Self, crate::connect::ConnectError> {
-        Ok(Self { api: api.clone(), client: api.client()?, accept: Accept::default(), metrics })
+        Ok(Self { api: api.clone(), client: api.client()?, accept: Encoding::default(), metrics })
     }
 
     /// The same, asking for such answers.
     #[must_use]
-    pub fn accepting(self, accept: Accept) -> Self {
+    pub fn accepting(self, accept: Encoding) -> Self {
         Self { accept, ..self }
     }
 
