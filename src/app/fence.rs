@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use apiserver::{
     connect::ApiServer,
-    events::{Event, EventRecorder, EventType, Involved, Novelty},
+    events::{Event, EventRecorder, EventType, Involved},
     ids::{ResourceVersion, Uid},
     leadership::{Leadership, Term},
     tables::Objects,
@@ -233,14 +233,13 @@ impl FenceWatch {
             uid: Uid::default(),
             resource_version: ResourceVersion::default(),
         };
-        let (r#type, reason, novelty) = (EventType::Warning, "FenceLost", Novelty::Unclear);
-        Some(Event { involved, r#type, reason, message: self.loss(why, now), novelty, subject: None })
+        Some(Event::new(involved, EventType::Warning, "FenceLost", self.loss(why, now)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use apiserver::events::EventQueue;
+    use apiserver::events::{EventQueue, Novelty};
     use kube::{Client, client::Body};
 
     use super::*;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apiserver::{
-    events::{CORE, Event, EventType, Involved, Novelty},
+    events::{CORE, Event, EventType, Involved},
     ids::{AttachmentName, NodeName, PodKey, ResourceVersion},
     kinds::{Narrow, Pod},
     tables::Objects,
@@ -128,7 +128,7 @@ impl Announcement {
         let users = users.as_ref().map(|users| holders(users, namespace)).unwrap_or_default();
         let message = format!("{before} \"{volume}\"{behind}{users}");
         let subject = about.map(|about| format!("{about} {volume}").into());
-        Event { involved, r#type: *r#type, reason, message, novelty: Novelty::default(), subject }
+        Event { subject, ..Event::new(involved, *r#type, reason, message) }
     }
 }
 

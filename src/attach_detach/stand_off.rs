@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, mem, time::Duration};
 
 use apiserver::{
     call::CallError,
-    events::{Event, EventType, Involved, Novelty},
+    events::{Event, EventType, Involved},
     ids::{AttachmentName, NodeName, ResourceVersion, Uid},
     kinds::Node,
     unfenced::Unbegun,
@@ -151,15 +151,11 @@ impl AttachDetach {
         let until = seconds(self.clock.wall(by.until));
         let names: BTreeSet<&NodeName> = self.second_writer.evidence().map(ActTarget::node).collect();
         let nodes = names.into_iter().filter_map(|name| self.objects.nodes.get(name));
-        let event = |node: &Node| Event {
-            involved: Involved::object::<Node>(node),
-            r#type: EventType::Warning,
-            reason: "ForeignWriter",
-            message: format!(
-                "Nothing is detached until {until}: {by}, which only the attach/detach controller should"
-            ),
-            novelty: Novelty::default(),
-            subject: None,
+        let why = format!(
+            "Nothing is detached until {until}: {by}, which only the attach/detach controller should"
+        );
+        let event = |node: &Node| {
+            Event::new(Involved::object(node), EventType::Warning, "ForeignWriter", why.clone())
         };
         nodes.filter(|node| !node.is_out_of_service()).map(|node| event(&node)).collect()
     }

@@ -19,16 +19,12 @@ use crate::binder::calls::WriteKind;
 
 /// A Normal event about an object.
 pub fn normal<T: Narrow>(object: &T, reason: &'static str, message: String) -> Event {
-    event(Involved::object(object), EventType::Normal, reason, message)
+    Event::new(Involved::object(object), EventType::Normal, reason, message)
 }
 
 /// A Warning event about an object.
 pub fn warning<T: Narrow>(object: &T, reason: &'static str, message: String) -> Event {
-    event(Involved::object(object), EventType::Warning, reason, message)
-}
-
-fn event(involved: Involved, r#type: EventType, reason: &'static str, message: String) -> Event {
-    Event { involved, r#type, reason, message, novelty: Novelty::default(), subject: None }
+    Event::new(Involved::object(object), EventType::Warning, reason, message)
 }
 
 /// The event about an object that waits, or has failed, for a reason with this row and text, if it has one.
@@ -182,7 +178,7 @@ pub fn recycled(volume: &PersistentVolume) -> Event {
 /// What is told about a recycler pod is told about its volume, too.
 pub fn recycler_pod(volume: Involved, is_warning: bool, message: &str) -> Event {
     let r#type = if is_warning { EventType::Warning } else { EventType::Normal };
-    event(volume, r#type, "RecyclerPod", format!("Recycler pod: {message}"))
+    Event::new(volume, r#type, "RecyclerPod", format!("Recycler pod: {message}"))
 }
 
 /// A volume was made for a claim.

@@ -1,7 +1,7 @@
 //! Why the claims of a pod's generic ephemeral volumes are not there, as operators and users see it: tables only.
 
 use apiserver::{
-    events::{Event, EventType, Involved, Novelty},
+    events::{Event, EventType, Involved},
     ids::{ClaimKey, PodKey},
     kinds::{Narrow, Pod},
     text::Text,
@@ -73,15 +73,10 @@ impl EphemeralReason {
             Self::Settled | Self::Unreadable(_) => return None,
         };
         let reason = if matches!(self, Self::Undone(..)) { "WriteUndone" } else { "FailedBinding" };
-        Some(Event {
-            involved: Involved::object(pod),
-            r#type: EventType::Warning,
-            reason,
-            message: format!("ephemeral volume {volume}: {why}"),
-            novelty: Novelty::default(),
-            // A server may count in its words.
-            subject: Some(format!("ephemeral volume {volume}").into()),
-        })
+        let message = format!("ephemeral volume {volume}: {why}");
+        // A server may count in its words.
+        let subject = Some(format!("ephemeral volume {volume}").into());
+        Some(Event { subject, ..Event::new(Involved::object(pod), EventType::Warning, reason, message) })
     }
 }
 

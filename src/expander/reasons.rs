@@ -1,7 +1,7 @@
 //! What a claim waits for whose volume is to grow, as operators and users see it: tables only.
 
 use apiserver::{
-    events::{Event, EventType, Involved, Novelty},
+    events::{Event, EventType, Involved},
     ids::{ClaimKey, VolumeName},
     kinds::{Narrow, PersistentVolumeClaim},
 };
@@ -112,8 +112,7 @@ impl ExpansionReason {
             ),
             _ => return None,
         };
-        let (involved, novelty) = (Involved::object(claim), Novelty::default());
-        Some(Event { involved, r#type, reason, message, novelty, subject: None })
+        Some(Event::new(Involved::object(claim), r#type, reason, message))
     }
 }
 

@@ -106,6 +106,13 @@ pub struct Event {
     pub subject: Option<ArcStr>,
 }
 
+impl Event {
+    /// One with words that do not change.
+    pub fn new(involved: Involved, r#type: EventType, reason: &'static str, message: String) -> Self {
+        Self { involved, r#type, reason, message, novelty: Novelty::default(), subject: None }
+    }
+}
+
 /// An event, the component that reports it, and when it did.
 #[derive(Clone, Debug)]
 struct Report {
