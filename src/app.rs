@@ -53,8 +53,8 @@ use crate::{
     debugging,
     fence::vigil::VigilState,
     metrics::{
-        Alarms, ApiMetrics, Certificate, ElectionMetrics, Expiry, Metrics, Requester, WatchMetrics, process,
-        slis::Slis,
+        Alarms, ApiMetrics, CLIENT, ElectionMetrics, Expiry, Metrics, Requester, SERVING, WatchMetrics,
+        process, register_expiry, slis::Slis,
     },
     routes,
     supervise::{Dead, Death, Stage, Supervisor, Threads, Workplace},
@@ -402,9 +402,9 @@ fn describe(
 ) -> Result<(), prometheus::Error> {
     process::register(metrics, BUILD)?;
     let of_server: Expiry = Arc::new(move || own.as_ref().and_then(|own| own.expiry()));
-    Certificate::Serving.register(metrics, of_server)?;
+    register_expiry(metrics, SERVING, of_server)?;
     let of_client: Expiry = Arc::new(move || serving::expiry_of_pem(&api.client_certificate()?));
-    Certificate::Client.register(metrics, of_client)
+    register_expiry(metrics, CLIENT, of_client)
 }
 
 /// Has the thread that watches and decides show that it goes on, and ends the process when nothing that it knows of the

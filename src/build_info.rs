@@ -2,8 +2,6 @@
 
 use serving::zpages::Component;
 
-use crate::metrics::process::Build;
-
 /// Version of the crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The commit it was built from, or `unknown`.
@@ -14,7 +12,7 @@ pub const RUSTC: &str = env!("MOORING_RUSTC");
 pub const TARGET: &str = env!("MOORING_TARGET");
 
 /// What `mooring_build_info` says.
-pub const BUILD: Build = Build { commit: COMMIT, rustc: RUSTC, version: VERSION };
+pub const BUILD: [&str; 3] = [COMMIT, RUSTC, VERSION];
 
 /// What `/version` and `/statusz` say.
 pub const COMPONENT: Component =

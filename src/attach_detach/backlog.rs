@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     controller::report::board::Board,
-    metrics::{self, Metrics, Tally, bounded::Bounded, register_counted},
+    metrics::{self, Metrics, Tally, bounded::Bounded, float, register_counted},
 };
 
 /// Registers the gauges.
@@ -81,8 +81,7 @@ fn count(
     [foreign, attachments, forced, next_force, oldest]: &[GaugeVec; 5],
 ) {
     let others = board.count_settled(AttachDetachKey::Foreign(AttachmentName::from(""))..);
-    #[expect(clippy::cast_precision_loss, reason = "far from 2^53")]
-    foreign.with_label_values::<&str>(&[]).set(others as f64);
+    foreign.with_label_values::<&str>(&[]).set(float(others));
     if !board.leads() {
         return;
     }
@@ -105,8 +104,7 @@ fn count(
     for ((driver, deleted, is_silent), count) in pending.rows() {
         let driver = drivers.shown(driver.as_str());
         if is_silent {
-            #[expect(clippy::cast_precision_loss, reason = "far from 2^53")]
-            attachments.with_label_values(&[driver]).add(count as f64);
+            attachments.with_label_values(&[driver]).add(float(count));
         }
         if let Some(since) = deleted {
             let oldest = oldest.with_label_values(&[driver]);

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     controller::report::{Reason as _, ReportKey as _},
-    metrics::{Metrics, write_conflicts},
+    metrics::{Metrics, float, write_conflicts},
     telemetry::transition::Named,
 };
 
@@ -186,8 +186,7 @@ impl AttachDetachMetrics {
         }
         for fact in facts.facts {
             match &fact {
-                #[expect(clippy::cast_precision_loss, reason = "some hundreds")]
-                Fact::Patched(volumes) => self.patches.observe(*volumes as f64),
+                Fact::Patched(volumes) => self.patches.observe(float(*volumes)),
                 Fact::Forced(_, reason, Forced::Begins | Forced::Tainted) => {
                     self.forced.with_label_values(&[reason.label()]).inc();
                 }

@@ -33,50 +33,14 @@ use crate::{
     metrics::{
         CLASSES, Metrics, Tally,
         bounded::{Bounded, OTHERS},
-        register_counted,
+        float, register_counted,
     },
 };
 
 /// Series of claims by namespace, bound or not: half a megabyte of a page.
 const NAMESPACED: usize = 4_000;
 
-/// Name, help and labels of each family.
-const FAMILIES: [(&str, &str, &[&str]); 8] = [
-    (
-        "pv_collector_total_pv_count",
-        "Gauge measuring total number of persistent volumes",
-        &["plugin_name", "volume_mode"],
-    ),
-    (
-        "pv_collector_bound_pv_count",
-        "Gauge measuring number of persistent volume currently bound",
-        &["storage_class"],
-    ),
-    (
-        "pv_collector_unbound_pv_count",
-        "Gauge measuring number of persistent volume currently unbound",
-        &["storage_class"],
-    ),
-    (
-        "pv_collector_bound_pvc_count",
-        "Gauge measuring number of persistent volume claim currently bound",
-        &["namespace", "storage_class", "volume_attributes_class"],
-    ),
-    (
-        "pv_collector_unbound_pvc_count",
-        "Gauge measuring number of persistent volume claim currently unbound",
-        &["namespace", "storage_class", "volume_attributes_class"],
-    ),
-    ("mooring_volumes", "PersistentVolumes by phase; only on the leader", &["phase"]),
-    ("mooring_claims", "PersistentVolumeClaims by phase; only on the leader", &["phase"]),
-    (
-        "mooring_released_bytes",
-        "Capacity in bytes of Released PersistentVolumes, which are not reclaimed yet; only on the leader",
-        &["storage_class"],
-    ),
-];
-
-/// The gauges, in the order of [`FAMILIES`].
+/// The gauges, in the order of [`register`].
 type Gauges = [GaugeVec; 8];
 
 /// What they are counted from.
@@ -126,9 +90,41 @@ pub(crate) fn register(
     board: Arc<Board<Target, BinderReason>>,
     metrics: &Metrics,
 ) -> Result<(), prometheus::Error> {
-    let made = FAMILIES.map(|(name, help, labels)| GaugeVec::new(Opts::new(name, help), labels));
-    let [total, bound, unbound, bound_claims, unbound_claims, volumes, claims, released] = made;
-    let gauges = [total?, bound?, unbound?, bound_claims?, unbound_claims?, volumes?, claims?, released?];
+    let gauge = |name, help, labels: &[&str]| GaugeVec::new(Opts::new(name, help), labels);
+    let gauges = [
+        gauge(
+            "pv_collector_total_pv_count",
+            "Gauge measuring total number of persistent volumes",
+            &["plugin_name", "volume_mode"],
+        )?,
+        gauge(
+            "pv_collector_bound_pv_count",
+            "Gauge measuring number of persistent volume currently bound",
+            &["storage_class"],
+        )?,
+        gauge(
+            "pv_collector_unbound_pv_count",
+            "Gauge measuring number of persistent volume currently unbound",
+            &["storage_class"],
+        )?,
+        gauge(
+            "pv_collector_bound_pvc_count",
+            "Gauge measuring number of persistent volume claim currently bound",
+            &["namespace", "storage_class", "volume_attributes_class"],
+        )?,
+        gauge(
+            "pv_collector_unbound_pvc_count",
+            "Gauge measuring number of persistent volume claim currently unbound",
+            &["namespace", "storage_class", "volume_attributes_class"],
+        )?,
+        gauge("mooring_volumes", "PersistentVolumes by phase; only on the leader", &["phase"])?,
+        gauge("mooring_claims", "PersistentVolumeClaims by phase; only on the leader", &["phase"])?,
+        gauge(
+            "mooring_released_bytes",
+            "Capacity in bytes of Released PersistentVolumes, which are not reclaimed yet; only on the leader",
+            &["storage_class"],
+        )?,
+    ];
     let volumes = Tally::of(&objects.volumes, |volume| Some(VolumeRow::of(volume)));
     let claims = Tally::of(&objects.claims, |claim| Some(ClaimRow::of(claim)));
     let sizes = Sizes { objects, volumes, claims, classes: Bounded::new(CLASSES, OTHERS) };
@@ -150,7 +146,7 @@ impl Sizes {
         }
         for (row, count) in self.volumes.rows() {
             let VolumeRow { plugin, mode, class, phase, released: size } = row;
-            let (count, class) = (number(count), class.unwrap_or_default());
+            let (count, class) = (float(count), class.unwrap_or_default());
             total.with_label_values(&[&*plugin.name(), volume_mode(mode.as_deref())]).add(count);
             let by_class = if phase == VolumePhase::Bound { bound } else { unbound };
             by_class.with_label_values(&[&*class]).add(count);
@@ -179,8 +175,8 @@ impl Sizes {
         for (ClaimRow { namespace, class, attributes_class, phase }, count) in &rows {
             let attributes_class = attributes_class.as_deref().unwrap_or_default();
             let labels = [namespace, self.class(class, of_volumes), attributes_class];
-            *counts.entry((labels, *phase == ClaimPhase::Bound)).or_default() += number(*count);
-            phases.with_label_values(&[<&str>::from(phase)]).add(number(*count));
+            *counts.entry((labels, *phase == ClaimPhase::Bound)).or_default() += float(*count);
+            phases.with_label_values(&[<&str>::from(phase)]).add(float(*count));
         }
         for (index, ((mut labels, is_bound), count)) in counts.into_iter().enumerate() {
             if index >= NAMESPACED {
@@ -236,12 +232,6 @@ impl Plugin {
             Self::Other => "N/A".into(),
         }
     }
-}
-
-fn number(count: usize) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "far from 2^53")]
-    let number = count as f64;
-    number
 }
 
 #[cfg(test)]

@@ -25,9 +25,9 @@ use telemetry::traces::{Outcome, Traces};
 use test_support::openmetrics;
 
 use super::{
-    Alarms, ApiMetrics, Certificate, ElectionMetrics, Metrics, OWN, Requester, WatchMetrics,
+    Alarms, ApiMetrics, CLIENT, ElectionMetrics, Metrics, OWN, Requester, SERVING, WatchMetrics,
     exemplar::{TraceId, TracedHistogram},
-    process,
+    process, register_expiry,
     slis::Slis,
 };
 use crate::{
@@ -330,8 +330,8 @@ fn everything() -> [Metrics; 2] {
     process::register_tasks(&metrics, Vec::new()).unwrap();
     // With a file of --tracing-config-file.
     Traces::new(0, &metrics).unwrap();
-    for certificate in [Certificate::Serving, Certificate::Client] {
-        certificate.register(&metrics, Arc::new(|| None)).unwrap();
+    for certificate in [SERVING, CLIENT] {
+        register_expiry(&metrics, certificate, Arc::new(|| None)).unwrap();
     }
     Measures::new(&metrics).unwrap();
     WatchMetrics::new(&metrics).unwrap();

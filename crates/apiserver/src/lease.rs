@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
-use strum::IntoStaticStr;
+use strum::{IntoStaticStr, VariantNames};
 use tokio::time::Instant;
 
 /// client-go: tools/leaderelection/leaderelection.go, JitterFactor.
@@ -226,7 +226,7 @@ fn spec(object: Option<&Value>) -> Option<&Value> {
 }
 
 /// How fit this replica is to lead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub enum Fitness {
     /// It knows all there is, and sees what happens.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounterVec, IntGauge, IntGaugeVec};
-use telemetry::metrics::Metrics;
+use telemetry::metrics::{Metrics, float};
 
 /// Upper bounds in seconds.
 // component-base: metrics/prometheus/restclient/metrics.go, requestLatency; likewise those below.
@@ -151,6 +151,5 @@ fn shown(code: u16) -> String {
 }
 
 fn observe_size(sizes: &HistogramVec, method: &http::Method, host: &str, bytes: usize) {
-    #[expect(clippy::cast_precision_loss, reason = "far from 2^53 bytes")]
-    sizes.with_label_values(&[method.as_str(), host]).observe(bytes as f64);
+    sizes.with_label_values(&[method.as_str(), host]).observe(float(bytes));
 }

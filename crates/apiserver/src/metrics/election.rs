@@ -1,7 +1,10 @@
 //! Leader election, under client-go's names.
 
 use prometheus::{IntCounterVec, IntGaugeVec};
+use strum::VariantNames as _;
 use telemetry::metrics::Metrics;
+
+use crate::lease::Fitness;
 
 /// `leader_election_*`.
 #[derive(Clone, Debug)]
@@ -11,9 +14,6 @@ pub struct ElectionMetrics {
     fitness: IntGaugeVec,
     name: String,
 }
-
-/// How fit a replica may be to lead, as labels.
-const FITNESS: [&str; 4] = ["fit", "blind", "unready", "unfenced"];
 
 impl ElectionMetrics {
     /// Registers the metrics for the lease of the given name.
@@ -53,8 +53,8 @@ impl ElectionMetrics {
 
     /// How fit this process is to lead.
     pub(crate) fn set_fitness(&self, fitness: &str) {
-        for label in FITNESS {
-            self.fitness.with_label_values(&[label]).set(i64::from(label == fitness));
+        for label in Fitness::VARIANTS {
+            self.fitness.with_label_values(&[label]).set(i64::from(*label == fitness));
         }
     }
 

@@ -6,7 +6,7 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use prometheus::{GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts};
 use strum::{IntoStaticStr, VariantNames};
-use telemetry::metrics::Metrics;
+use telemetry::metrics::{Metrics, float};
 use tokio::time::Instant;
 
 use crate::wire::WatchEventKind;
@@ -99,30 +99,27 @@ impl WatchMetrics {
             )?,
             kinds: Arc::default(),
         };
-        let opts = Opts::new(
+        let scraped = |name, help, value: fn(&Asked) -> Option<f64>| {
+            let kinds = watch.kinds.clone();
+            metrics.register_scraped(GaugeVec::new(Opts::new(name, help), &["resource"])?, move |gauge| {
+                for kind in kinds.iter() {
+                    if let Some(value) = value(&kind) {
+                        gauge.with_label_values(&[*kind.key()]).set(value);
+                    }
+                }
+            })
+        };
+        scraped(
             "mooring_watch_unreadable_objects",
             "Objects whose newest revision cannot be read, each of which blocks itself, by resource.",
-        );
-        let kinds = watch.kinds.clone();
-        metrics.register_scraped(IntGaugeVec::new(opts, &["resource"])?, move |gauge| {
-            for kind in kinds.iter() {
-                let count = i64::try_from((kind.unreadable)()).unwrap_or(i64::MAX);
-                gauge.with_label_values(&[*kind.key()]).set(count);
-            }
-        })?;
-        let opts = Opts::new(
+            |kind| Some(float((kind.unreadable)())),
+        )?;
+        scraped(
             "mooring_watch_silence_seconds",
             "Seconds since the last list, event or bookmark of the kind, by resource. The API server sends a \
              bookmark each minute.",
-        );
-        let kinds = watch.kinds.clone();
-        metrics.register_scraped(GaugeVec::new(opts, &["resource"])?, move |gauge| {
-            for kind in kinds.iter() {
-                if let Some(silent) = kind.silent() {
-                    gauge.with_label_values(&[*kind.key()]).set(silent.as_secs_f64());
-                }
-            }
-        })?;
+            |kind| Some(kind.silent()?.as_secs_f64()),
+        )?;
         Ok(watch)
     }
 

@@ -12,7 +12,7 @@ pub mod process;
 mod work_queue;
 
 pub use alarm::Alarms;
-pub use certificates::{Certificate, Expiry};
+pub use certificates::{CLIENT, Expiry, SERVING, register_expiry};
 pub use exposition::{kind, unit};
 pub use work_queue::{QueueCounts, WorkQueueMetrics};
 
@@ -35,6 +35,13 @@ use exposition::ByLabels;
 
 /// How the names of families of our own begin.
 pub const OWN: &str = "mooring_";
+
+/// A count as a gauge has it.
+pub fn float(count: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "far from 2^53")]
+    let float = count as f64;
+    float
+}
 
 /// Where every part registers its metrics.
 #[derive(Clone, Debug, Default)]

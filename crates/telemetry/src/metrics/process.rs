@@ -6,28 +6,17 @@ use tokio::runtime::Handle;
 use super::Metrics;
 use crate::logs;
 
-/// What a program was built from.
-#[derive(Clone, Copy, Debug)]
-pub struct Build {
-    /// The commit.
-    pub commit: &'static str,
-    /// Version of the compiler.
-    pub rustc: &'static str,
-    /// Version of the program.
-    pub version: &'static str,
-}
-
-/// Registers `mooring_build_info`, `mooring_log_lines_dropped_total` and the `process_*` metrics.
+/// Registers `mooring_build_info`, of a program that was built from this commit by this compiler in this version, `mooring_log_lines_dropped_total` and the `process_*` metrics.
 ///
 /// Not `kubernetes_build_info`: a second version under that name raises the alert
 /// KubeVersionMismatch in every cluster.
 ///
 /// # Errors
 /// See [`Metrics::register`].
-pub fn register(metrics: &Metrics, build: Build) -> Result<(), prometheus::Error> {
+pub fn register(metrics: &Metrics, build: [&str; 3]) -> Result<(), prometheus::Error> {
     let help = "Always 1; the labels name the running version.";
     let gauge = metrics.gauges("mooring_build_info", help, &["commit", "rustc", "version"])?;
-    gauge.with_label_values(&[build.commit, build.rustc, build.version]).set(1);
+    gauge.with_label_values(&build).set(1);
     let help = "Log lines that were dropped because their reader is too slow.";
     metrics.register_scraped(IntCounter::new("mooring_log_lines_dropped_total", help)?, |counter| {
         counter.inc_by(logs::dropped_lines().saturating_sub(counter.get()));

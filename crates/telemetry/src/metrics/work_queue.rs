@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts};
+use prometheus::{Error, Gauge, Histogram, IntCounter, IntGauge, Opts};
 use tokio::time::Instant;
 
 use super::Metrics;
@@ -46,36 +46,33 @@ impl WorkQueueMetrics {
     /// # Errors
     /// See [`Metrics::register`].
     // client-go: component-base/metrics/prometheus/workqueue/metrics.go.
-    pub fn new(metrics: &Metrics, name: &str) -> Result<Self, prometheus::Error> {
-        let opts = |metric: &str, help: &str| {
-            Opts::new(format!("workqueue_{metric}"), help).const_label("name", name)
-        };
+    pub fn new(metrics: &Metrics, name: &str) -> Result<Self, Error> {
         let bounds = prometheus::exponential_buckets(FIRST_BOUND, 10.0, BOUNDS)?;
-        let histogram = |metric: &str, help: &str| {
-            Histogram::with_opts(HistogramOpts::from(opts(metric, help)).buckets(bounds.clone()))
+        let (labels, of) = (&["name"], &[name]);
+        let counter =
+            |metric, help| Ok::<_, Error>(metrics.counters(metric, help, labels)?.with_label_values(of));
+        let histogram = |metric, help| {
+            Ok::<_, Error>(metrics.histograms(metric, help, labels, &bounds)?.with_label_values(of))
         };
         let queue = Self {
-            adds: IntCounter::with_opts(opts("adds_total", "Total number of adds handled by workqueue"))?,
-            retries: IntCounter::with_opts(opts(
-                "retries_total",
-                "Total number of retries handled by workqueue",
-            ))?,
-            depth: IntGauge::with_opts(opts("depth", "Current depth of workqueue"))?,
+            adds: counter("workqueue_adds_total", "Total number of adds handled by workqueue")?,
+            retries: counter("workqueue_retries_total", "Total number of retries handled by workqueue")?,
+            depth: metrics
+                .gauges("workqueue_depth", "Current depth of workqueue", labels)?
+                .with_label_values(of),
             waited: histogram(
-                "queue_duration_seconds",
+                "workqueue_queue_duration_seconds",
                 "How long in seconds an item stays in workqueue before being requested.",
             )?,
             worked: histogram(
-                "work_duration_seconds",
+                "workqueue_work_duration_seconds",
                 "How long in seconds processing an item from workqueue takes.",
             )?,
             running: Running::default(),
         };
-        metrics.register(&queue.adds)?;
-        metrics.register(&queue.retries)?;
-        metrics.register(&queue.depth)?;
-        metrics.register(&queue.waited)?;
-        metrics.register(&queue.worked)?;
+        let opts = |metric: &str, help: &str| {
+            Opts::new(format!("workqueue_{metric}"), help).const_label("name", name)
+        };
         let unfinished = Gauge::with_opts(opts(
             "unfinished_work_seconds",
             "How many seconds of work has done that is in progress and hasn't been observed by \
