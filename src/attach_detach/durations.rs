@@ -121,7 +121,7 @@ impl Durations {
 
     /// Traces attaches and detaches from now on.
     pub fn trace(&mut self, traces: Traces) {
-        self.timers.trace(traces);
+        self.timers.traces = traces;
     }
 
     /// Takes how far an operation is, and which attempt its next request is.

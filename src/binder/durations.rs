@@ -11,7 +11,7 @@ use apiserver::{
     kinds::{ClaimPhase, Meta, Narrow, PersistentVolume, PersistentVolumeClaim},
 };
 use strum::{IntoStaticStr, VariantArray};
-use telemetry::traces::{End, TraceId, Traces};
+use telemetry::traces::{End, TraceId};
 use tokio::time::Instant;
 
 use super::reasons::{ClaimReason, VolumeReason};
@@ -101,18 +101,13 @@ struct Begun {
 pub struct Durations {
     /// Of claims, provisioning; of volumes, deletion.
     operations: HashMap<Target, Begun>,
-    binds: Timers<ClaimKey, Option<BindMode>>,
+    pub(super) binds: Timers<ClaimKey, Option<BindMode>>,
     /// What has been measured.
     pub(crate) samples: Vec<Sample>,
 }
 
 // KCM: pkg/controller/volume/persistentvolume/metrics/metrics.go, OperationStartTimeCache.
 impl Durations {
-    /// Traces binds from now on.
-    pub fn trace(&mut self, traces: Traces) {
-        self.binds.trace(traces);
-    }
-
     /// A claim was looked at, at this attempt, which had waited for its turn since then: for this reason, which may be
     /// another than before. If it is bound to a volume, that is this one.
     pub fn claim_looked(

@@ -91,7 +91,7 @@ pub fn runner(
 ) -> Result<Runner<Planner, Requests>, prometheus::Error> {
     let mut planner = Planner::new(Arc::clone(objects), options);
     planner.state.doubts = Doubts::lasting(caller.settle_time());
-    planner.recorder.durations.trace(traces);
+    planner.recorder.durations.binds.traces = traces;
     let caller = caller.of_subsystem(<&str>::from(Requester::Binder));
     let mut requests = Requests::new(&caller, leadership.clone(), BinderMetrics::new(metrics)?);
     if let Some((plugins, hands)) = plugins {

@@ -5,7 +5,6 @@
 
 use std::{fmt, sync::Arc};
 
-use apiserver::kinds::{Narrow, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
@@ -42,10 +41,7 @@ impl ReportKey for Target {
     }
 
     fn named(&self) -> Named {
-        match self {
-            Self::Claim(key) => Named::by(PersistentVolumeClaim::KIND, key),
-            Self::Volume(name) => Named::by(PersistentVolume::KIND, name),
-        }
+        Named::by(self.object().kind(), &self.name())
     }
 }
 

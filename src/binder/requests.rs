@@ -8,7 +8,7 @@ use apiserver::{
     call::{CallError, Caller, Verb},
     events::Involved,
     ids::{PodKey, Uid},
-    kinds::{Narrow, ObjectRef, PersistentVolume, PersistentVolumeClaim},
+    kinds::ObjectRef,
     leadership::Leadership,
 };
 use futures::future::BoxFuture;
@@ -112,11 +112,7 @@ async fn perform(caller: &Caller, subject: &Target, call: &Call) -> Result<Answe
             _ => caller.write(&write.request).await.map(Answer::Pod),
         },
         Call::Read { purpose: Purpose::LearnOwner(uid), .. } => {
-            let path = match subject {
-                Target::Claim(key) => PersistentVolumeClaim::path(key),
-                Target::Volume(name) => PersistentVolume::path(name),
-            };
-            caller.owners(path, uid, &subject.pointer()).await.map(Answer::Owners)
+            caller.owners(subject.object().path(), uid, &subject.pointer()).await.map(Answer::Owners)
         }
         Call::Read { target: ObjectRef::Claim(key), .. } => caller.get(key).await.map(Answer::Claim),
         Call::Read { target: ObjectRef::Volume(name), .. } => caller.get(name).await.map(Answer::Volume),

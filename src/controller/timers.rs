@@ -67,15 +67,11 @@ impl<T> Timer<T> {
 #[educe(Default(bound(false)))]
 pub struct Timers<K, T> {
     timers: HashMap<K, Timer<T>>,
-    traces: Traces,
+    /// Of what begins from now on.
+    pub(crate) traces: Traces,
 }
 
 impl<K: Eq + Hash, T> Timers<K, T> {
-    /// Traces what begins from now on.
-    pub fn trace(&mut self, traces: Traces) {
-        self.traces = traces;
-    }
-
     /// What is known of the operation under way.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut T> {
         self.timers.get_mut(key).map(|timer| &mut timer.of)
@@ -215,8 +211,7 @@ mod tests {
         let (traces, mut finished) = Traces::new(1_000_000, &metrics).unwrap();
         let start = Instant::now();
         let second = |second| start + Duration::from_secs(second);
-        let mut timers = Timers::default();
-        timers.trace(traces);
+        let mut timers = Timers { traces, ..Timers::default() };
         timers.begin("a", 7, ("attach volume", "queue"), true, start);
         let laps: Vec<_> = [(1, "api"), (2, "queue"), (3, "api"), (5, "attacher")]
             .into_iter()

@@ -84,7 +84,7 @@ impl Server {
                 self.remove_attachment(name);
             }
         } else if attachment.metadata.finalizers.is_empty() {
-            attachment.metadata.finalizers.push("external-attacher/d");
+            attachment.metadata.finalizers = ["external-attacher/d"].into();
             self.put_attachment(attachment);
         } else {
             if fails {

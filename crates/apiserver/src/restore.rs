@@ -51,21 +51,23 @@ impl RestoreGrace {
 
     /// What is left of the grace; `None` when there is none.
     pub fn left(&self, now: Instant) -> Option<Duration> {
-        let until = (*self.until.borrow())?;
-        (until > now).then(|| until - now)
+        left_of(&self.until, now)
     }
 
     /// What is left of it after a restore that this process saw itself. Only that is told to others unasked: what
     /// was inherited they know, and hearing it again each would begin anew what ends for the other.
     pub(crate) fn witnessed(&self, now: Instant) -> Option<Duration> {
-        let until = (*self.witnessed.borrow())?;
-        (until > now).then(|| until - now)
+        left_of(&self.witnessed, now)
     }
 
     /// Tells of each new end of the grace.
     pub fn changes(&self) -> watch::Receiver<Option<Instant>> {
         self.until.subscribe()
     }
+}
+
+fn left_of(until: &watch::Sender<Option<Instant>>, now: Instant) -> Option<Duration> {
+    (*until.borrow())?.checked_duration_since(now).filter(|left| !left.is_zero())
 }
 
 #[cfg(test)]

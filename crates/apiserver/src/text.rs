@@ -246,11 +246,6 @@ impl<T: Repeating> Once<T> {
 }
 
 impl TextList {
-    /// Adds a text.
-    pub fn push(&mut self, text: impl Into<Text>) {
-        self.change(|list| list.push(text.into()));
-    }
-
     /// Removes all.
     pub fn clear(&mut self) {
         *self = Self::default();

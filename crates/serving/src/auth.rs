@@ -42,7 +42,7 @@ pub enum Denial {
     /// Refused too often.
     TooManyRefusals,
     /// It cannot be told now.
-    Unavailable(ReviewError),
+    Unavailable,
 }
 
 impl Denial {
@@ -56,7 +56,7 @@ impl Denial {
             Self::TooManyRefusals => {
                 (StatusCode::TOO_MANY_REQUESTS, "refused too often: try later\n".to_owned())
             }
-            Self::Unavailable(_) => {
+            Self::Unavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "clients cannot be reviewed now: try later\n".to_owned())
             }
         }
@@ -207,7 +207,7 @@ impl DelegatedAuth {
         if !is_again && !matches!(answer, Ok(None)) {
             caches.refund(from);
         }
-        let answer = answer.map_err(Denial::Unavailable)?;
+        let answer = answer.map_err(|ReviewError| Denial::Unavailable)?;
         kept(&mut caches).put(hash, answer.clone(), Instant::now());
         Ok(answer)
     }

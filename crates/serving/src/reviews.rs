@@ -18,7 +18,6 @@ use leaky_bucket::RateLimiter;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use thiserror::Error;
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
@@ -45,16 +44,9 @@ const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews
 // KCM: apiserver's pkg/server/options/authentication.go, authenticationConfigMapName.
 const AUTHORITIES: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 
-/// Why there is no answer.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ReviewError {
-    /// Too many are asked for.
-    #[error("too many reviews")]
-    Busy,
-    /// The API server cannot be asked, or refuses.
-    #[error("{0}")]
-    Failed(String),
-}
+/// There is no answer: too many are asked for, or the API server cannot be asked, or refuses, which the log tells.
+#[derive(Debug)]
+pub struct ReviewError;
 
 /// Asks the API server.
 pub struct Reviewer {
@@ -152,7 +144,7 @@ impl Reviewer {
         body: Option<&Value>,
     ) -> Result<Value, ReviewError> {
         if !is_again && !self.rate.try_acquire(1) {
-            return Err(ReviewError::Busy);
+            return Err(ReviewError);
         }
         // Once: who is answered that it cannot be told now comes again.
         let asking = async {
@@ -178,7 +170,7 @@ impl Reviewer {
                     "could not review clients: they are refused"
                 );
             }
-            ReviewError::Failed(error)
+            ReviewError
         })
     }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use tokio_rustls::rustls::{
-    self, CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
-    SignatureScheme, SupportedProtocolVersion,
+    self, ALL_VERSIONS, CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore,
+    ServerConfig, SignatureScheme, SupportedProtocolVersion,
     client::danger::HandshakeSignatureValid,
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, UnixTime},
@@ -18,7 +18,7 @@ use tokio_rustls::rustls::{
         NoServerSessionStorage, WebPkiClientVerifier,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
-    version::{TLS12, TLS13},
+    version::TLS13,
 };
 
 use super::{
@@ -33,7 +33,6 @@ const MAX_CHAIN: usize = 16 * 1024;
 /// the time it takes to try the ways through them grows with their factorial.
 const MAX_CERTIFICATES: usize = 4;
 
-static TLS12_AND_13: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 static TLS13_ALONE: [&SupportedProtocolVersion; 1] = [&TLS13];
 
 /// Names of the cipher suites there are, as `--tls-cipher-suites` has them. Go's and the standard's are the same.
@@ -62,7 +61,7 @@ pub fn server_config(options: &Options, own: Arc<OwnCertificate>) -> Result<Serv
     }
     let provider = Arc::new(provider);
     let versions = match options.min_version {
-        MinVersion::Tls12 => TLS12_AND_13.as_slice(),
+        MinVersion::Tls12 => ALL_VERSIONS,
         MinVersion::Tls13 => TLS13_ALONE.as_slice(),
     };
     let holder = Arc::new(HolderOfKey(Arc::clone(&provider)));

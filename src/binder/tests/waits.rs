@@ -498,7 +498,7 @@ fn a_bind_that_meets_another_write_to_its_volume_is_measured_from_its_beginning(
     assert_eq!(planner.waiting(), [("VolumeBusy", 1)].into());
     now += Duration::from_secs(2);
     changed.metadata.resource_version = ResourceVersion(4);
-    changed.metadata.finalizers.push(IN_TREE_FINALIZER);
+    changed.metadata.finalizers = [IN_TREE_FINALIZER].into();
     planner.answered(annotating, Ok(Answer::Volume(changed)), now, 0.0);
     for revision in 5..8 {
         let op = only(planner.plan(now));

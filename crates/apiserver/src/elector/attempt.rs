@@ -81,8 +81,8 @@ impl Elector {
             Action::TakeOver { from } => {
                 // Also if the answer gets lost: then the lease is in another term.
                 let (observed, wall) = (self.observed.as_ref(), Timestamp::now());
-                let note = self.note.annotation();
-                self.note.leave(observed.and_then(|observed| observed.told(note, wall)));
+                let note = self.shared.note.annotation();
+                self.shared.note.leave(observed.and_then(|observed| observed.told(note, wall)));
                 if observed.is_some_and(|observed| observed.is_told_in_vain(note, wall)) {
                     tracing::info!(
                         lease = %self.lease(),
@@ -95,7 +95,7 @@ impl Elector {
             }
             Action::Create => {
                 if !leading {
-                    self.note.leave(None);
+                    self.shared.note.leave(None);
                 }
                 let body = lease::creation(&namespace, &name, &identity, &timing, notes, Timestamp::now());
                 self.write(Verb::Create, Some(body)).await?
@@ -106,8 +106,8 @@ impl Elector {
 
     fn notes(&self, role: Role) -> Notes {
         let seeks_successor = matches!(role, Role::Leader { seeks_successor: true });
-        let for_successor = self.note.own().map(|text| (self.note.annotation(), text));
-        Notes { grace: self.grace.left(Instant::now()), seeks_successor, for_successor }
+        let for_successor = self.shared.note.own().map(|text| (self.shared.note.annotation(), text));
+        Notes { grace: self.shared.grace.left(Instant::now()), seeks_successor, for_successor }
     }
 
     /// Tells the holder what it has to know from us: that we would take its place, if it asks for that, or that
@@ -118,7 +118,7 @@ impl Elector {
             tracing::info!(lease = %self.lease(), holder = observed.holder(), "offering to succeed the leader");
             lease::answered(observed, &self.candidacy.identity)
         } else {
-            let left = self.grace.witnessed(Instant::now());
+            let left = self.shared.grace.witnessed(Instant::now());
             left.and_then(|left| lease::warned(observed, &self.candidacy.identity, left))
         };
         if body.is_some()
@@ -138,7 +138,7 @@ impl Elector {
         let now = Instant::now();
         let observed = Observed::update(self.observed.as_ref(), object, now);
         if let Some(left) = observed.grace_for(&self.candidacy.identity) {
-            self.grace.inherit(now, left);
+            self.shared.grace.inherit(now, left);
         }
         self.see(&observed, now);
         Ok(observed)
@@ -151,7 +151,7 @@ impl Elector {
         let newest = self.seen;
         if revision < newest {
             tracing::warn!(lease = %self.lease(), revision, newest, "the lease went back in time: etcd was restored");
-            self.grace.begin(now);
+            self.shared.grace.begin(now);
         }
         self.seen = revision;
     }

@@ -164,12 +164,8 @@ pub struct Elector {
     leadership: Leadership,
     view: Arc<watch::Sender<ElectionView>>,
     metrics: ElectionMetrics,
-    sight: Sight,
-    grace: RestoreGrace,
-    progress: Progress,
-    note: LeaseNote,
+    shared: Surroundings,
     listener: Option<Listener>,
-    fenced: Option<CancellationToken>,
     /// How long the machine had been suspended when the last write of the lease that succeeded was sent.
     suspended: Suspended,
     /// The newest revision of the lease that was seen.
@@ -186,7 +182,6 @@ impl Elector {
         metrics: ElectionMetrics,
         shared: Surroundings,
     ) -> Self {
-        let Surroundings { sight, grace, progress, note, pulse, fenced } = shared;
         Self {
             caller,
             candidacy,
@@ -194,12 +189,8 @@ impl Elector {
             leadership,
             view: Arc::default(),
             metrics,
-            sight,
-            grace,
-            progress,
-            note,
-            listener: pulse.map(Listener::new),
-            fenced,
+            listener: shared.pulse.clone().map(Listener::new),
+            shared,
             suspended: Suspended::default(),
             seen: 0,
         }
@@ -258,7 +249,7 @@ impl Elector {
     ) -> Option<Instant> {
         let timing = self.candidacy.timing;
         let mut synced = pin!(synced);
-        let fenced = self.fenced.clone().unwrap_or_default();
+        let fenced = self.shared.fenced.clone().unwrap_or_default();
         let mut is_synced = false;
         let mut noted_until = None;
         while !release.is_cancelled() {
@@ -302,9 +293,9 @@ impl Elector {
         let is_standing_still = self.silence().is_some();
         if !is_synced || is_standing_still {
             Fitness::Unready
-        } else if self.fenced.as_ref().is_some_and(|fenced| !fenced.is_cancelled()) {
+        } else if self.shared.fenced.as_ref().is_some_and(|fenced| !fenced.is_cancelled()) {
             Fitness::Unfenced
-        } else if self.sight.blind_since().is_some() {
+        } else if self.shared.sight.blind_since().is_some() {
             Fitness::Blind
         } else {
             Fitness::Fit
@@ -339,7 +330,7 @@ impl Elector {
                 () = sleep_until(next_attempt.min(deadline)) => {}
             }
             let started = Instant::now();
-            if !passed && started >= won.max(self.progress.last()) + LONGEST_STALL {
+            if !passed && started >= won.max(self.shared.progress.last()) + LONGEST_STALL {
                 return Err(ElectionError::NotLeading { lease: self.lease() });
             }
             if let Some(silence) = self.silence() {
@@ -348,9 +339,9 @@ impl Elector {
                 tracing::error!(reason = %error, "giving up the lease");
                 return Err(error);
             }
-            let is_blind = self.sight.blind_since().is_some();
+            let is_blind = self.shared.sight.blind_since().is_some();
             self.note_fitness(if is_blind { Fitness::Blind } else { Fitness::Fit });
-            let needs_successor = passed && self.sight.needs_successor(started);
+            let needs_successor = passed && self.shared.sight.needs_successor(started);
             if needs_successor && !seeks_successor {
                 tracing::warn!(lease = %self.lease(), "cannot see or connect any more: looking for a successor");
             }

@@ -90,8 +90,7 @@ fn equal_lists_and_maps_are_one() {
     assert!(Arc::ptr_eq(&TextMap::from([("", ""); 0]).0, &TextMap::default().0));
     assert!(Arc::ptr_eq(&TextList::from([""; 0]).0, &TextList::default().0));
     let mut list: TextList = serde_json::from_str(r#"["b", "a", "b"]"#).unwrap();
-    list.push("c");
-    assert_eq!(serde_json::to_string(&list).unwrap(), r#"["b","a","b","c"]"#);
+    assert_eq!(serde_json::to_string(&list).unwrap(), r#"["b","a","b"]"#);
     list.clear();
     assert!(list.is_empty());
 }

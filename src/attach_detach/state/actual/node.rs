@@ -227,15 +227,19 @@ impl NodeState {
         volume: &VolumeId,
         policy: &ForcePolicy,
     ) -> Option<NodeDoubt> {
-        let until = |patience| self.ready_since.and_then(|since| since.checked_add(patience).ok());
         if self.shows(volume) || !self.distrusted.contains(volume) {
             return None;
         }
         Some(if self.may_be_of_another(volume) {
-            NodeDoubt::AnotherMachine(of_another(policy).and_then(until))
+            NodeDoubt::AnotherMachine(of_another(policy).and_then(|patience| self.trusted_after(patience)))
         } else {
-            NodeDoubt::New(until(TRUST_AFTER))
+            NodeDoubt::New(self.trusted_after(TRUST_AFTER))
         })
+    }
+
+    /// When the kubelet will have been well for so long.
+    fn trusted_after(&self, patience: Duration) -> Option<Timestamp> {
+        self.ready_since?.checked_add(patience).ok()
     }
 
     /// Notes that the node's list proves nothing about a volume.
@@ -262,7 +266,7 @@ impl NodeState {
             false if has_own => TRUST_AFTER,
             false => of_another(policy)?,
         };
-        Some(self.ready_since?.checked_add(patience).unwrap_or(Timestamp::MAX))
+        self.trusted_after(patience)
     }
 
     /// Believes the node's list again if it is time. Returns the volumes that may no longer count as in use for that
@@ -272,9 +276,7 @@ impl NodeState {
         policy: &ForcePolicy,
         wall: Timestamp,
     ) -> [BTreeSet<VolumeId>; 2] {
-        let since = self.ready_since;
-        let is_due =
-            |patience| since.and_then(|since| since.checked_add(patience).ok()).is_some_and(|at| at <= wall);
+        let is_due = |patience| self.trusted_after(patience).is_some_and(|at| at <= wall);
         let (is_own_due, is_other_due) = (is_due(TRUST_AFTER), of_another(policy).is_some_and(is_due));
         let others = &mut self.of_others;
         let may_be_of_another = |volume: &VolumeId| others.get(volume).is_some_and(|other| other.may_have_it);
