@@ -20,7 +20,8 @@ use std::{
 use educe::Educe;
 use tokio::time::Instant;
 
-pub use news::{News, Role, Teller, seconds};
+pub use apiserver::wire::seconds;
+pub use news::{News, Role, Teller};
 
 use apiserver::ids::Uid;
 

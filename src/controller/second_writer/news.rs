@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::jiff::Timestamp;
+use apiserver::wire::seconds;
 use prometheus::IntCounterVec;
 use serde_json::{Value, json};
 
@@ -113,9 +113,4 @@ impl Teller {
         };
         (text, news.seen.iter().map(row).collect())
     }
-}
-
-/// A time as users get to see it.
-pub fn seconds(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

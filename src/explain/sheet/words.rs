@@ -1,6 +1,6 @@
 //! Names, commands, times and text of strangers, as they are printed.
 
-use k8s_openapi::jiff::Timestamp;
+pub(in crate::explain) use apiserver::wire::seconds as stamp;
 use serde_json::Value;
 
 use crate::explain::subject::{self, field};
@@ -16,11 +16,6 @@ pub(in crate::explain) fn called(text: &str, program: &str) -> String {
         text = text.replace(&format!("{PROGRAM} {command} "), &format!("{program} {command} "));
     }
     text
-}
-
-/// RFC 3339, to the second.
-pub(in crate::explain) fn stamp(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// Kind and name as they are typed, with the namespace.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::Report;
-use crate::ids::ResourceVersion;
+use crate::{ids::ResourceVersion, wire::seconds};
 
 /// Longest message, in bytes: room for an error of a driver, of which the API server keeps 1 024, with
 /// words around it, and for a list of pods that a reader still reads. The API server limits it only where
@@ -58,7 +58,7 @@ pub(super) fn name(report: &Report, digest: u64) -> String {
 ///
 /// client-go: tools/record/event.go, makeEvent.
 pub(super) fn creation(report: &Report, name: &str, instance: &str) -> Value {
-    let recorded = time(report.time);
+    let recorded = seconds(report.time);
     let event = &report.event;
     let involved = &event.involved;
     json!({
@@ -90,7 +90,7 @@ pub(super) fn repetition(report: &Report, count: u32, revision: ResourceVersion)
     json!({
         "metadata": { "resourceVersion": revision },
         "count": count,
-        "lastTimestamp": time(report.time),
+        "lastTimestamp": seconds(report.time),
         "message": truncated(&report.event.message, MAX_MESSAGE),
     })
 }
@@ -104,11 +104,6 @@ pub(super) fn counted(body: &[u8], now: Timestamp) -> (u32, Option<Duration>, Re
     let (count, last) = (count.unwrap_or(1), last.unwrap_or(now));
     let age = Duration::try_from(now.duration_since(last)).ok();
     (count, age, ResourceVersion(revision.unwrap_or_default()))
-}
-
-/// `metav1.Time`.
-fn time(now: Timestamp) -> String {
-    now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// As much of the text as fits, cut between characters.

@@ -16,6 +16,7 @@ mod status;
 mod values;
 
 use bytes::Bytes;
+use k8s_openapi::jiff::Timestamp;
 
 pub use encoding::Encoding;
 pub use error::DecodeError;
@@ -29,6 +30,11 @@ use crate::{kinds::Narrow, protobuf};
 
 /// Of an answer that is no `Status`, so many bytes are shown.
 const QUOTED: usize = 256;
+
+/// A time as objects and users have it: `metav1.Time`.
+pub fn seconds(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
 
 impl Encoding {
     /// Cuts the body of a watch into frames, each to be read by [`Encoding::watch_event`].
