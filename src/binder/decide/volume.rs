@@ -158,10 +158,16 @@ fn claim_gone(volume: &PersistentVolume, reference: &ClaimRef, state: &State) ->
             VolumeReason::Reserved(reference.key())
         });
     }
-    if robbed(volume, reference, state).is_empty() {
-        return decision;
+    if !robbed(volume, reference, state).is_empty() {
+        return claim_elsewhere(volume, reference, state);
     }
-    claim_elsewhere(volume, reference, state)
+    // That nothing has a name which nothing can have does not show the claim gone that was meant. KCM: client-go asks for none.
+    if !PersistentVolumeClaim::is_possible(&reference.key()) {
+        let volume = PersistentVolume::object_ref(volume.key());
+        let what = format!("{volume}: spec.claimRef: no claim can have that namespace and name");
+        return Decision::rest(VolumeReason::ObjectUnreadable(what));
+    }
+    decision
 }
 
 /// The claim names another volume, or cannot take this one, which is being deleted. What was made for it on demand, and is no

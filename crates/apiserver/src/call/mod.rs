@@ -63,9 +63,6 @@ use crate::metrics::ApiMetrics;
 /// nothing, and a bound keeps a mass move from starving the lease.
 const MAX_IN_FLIGHT: usize = 64;
 
-/// Bytes of the longest name that an object can have (RFC 1123 subdomain).
-const LONGEST_NAME: usize = 253;
-
 /// Who ends a write that it has not begun with after so long has waited for its body.
 const IN_VAIN: Duration = Duration::from_secs(1);
 
@@ -214,8 +211,7 @@ impl Caller {
     /// [`CallError::NotFound`] proves absence; any other error proves nothing.
     pub async fn get<T: Narrow>(&self, key: &T::Key) -> Result<T, CallError> {
         let request = Request { verb: Verb::Get, path: T::path(key), body: None };
-        // The API server takes any text as the name of a volume or class in a claim, and no such object.
-        if request.path.contains('%') || request.path.split('/').any(|name| name.len() > LONGEST_NAME) {
+        if !T::is_possible(key) {
             return Err(CallError::NotFound("no object can have that name".to_owned()));
         }
         single::object(&self.answer(&request, self.accept).await?, &request)

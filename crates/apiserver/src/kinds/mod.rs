@@ -107,6 +107,9 @@ impl fmt::Display for ObjectRef {
     }
 }
 
+/// Bytes of the longest name that an object can have (RFC 1123 subdomain).
+const LONGEST_NAME: usize = 253;
+
 /// What is kept of an object that was read.
 pub trait Keep {
     /// Drops what was read and is not asked for, and the room for more.
@@ -161,6 +164,13 @@ pub trait Narrow:
                 format!("{root}/namespaces/{}/{plural}/{}", segment(namespace), segment(name))
             }
         }
+    }
+    /// Whether an object can have that name: the API server takes any text where an object names another.
+    fn is_possible(key: &Self::Key) -> bool {
+        let (namespace, name) = Self::names(key);
+        let is_plain = |name| matches!(segment(name), Cow::Borrowed(_));
+        let mut names = namespace.into_iter().chain([name]);
+        names.all(|name| (1..=LONGEST_NAME).contains(&name.len()) && is_plain(name))
     }
 }
 
