@@ -169,12 +169,14 @@ impl Look<'_> {
         let users = beside.flat_map(|(.., pods)| pods).cloned().collect();
         // If not, its own node has it by a VolumeAttachment of another volume.
         let is_elsewhere = holder != self.node;
-        if is_elsewhere {
-            self.told.is_multi_attach = true;
-            self.hold(MULTI_ATTACH, &Announcement::held_elsewhere(users), IMMEDIATELY);
-        }
         let waiting = holders.iter().find(|(name, ..)| is_elsewhere && name == holder);
         let waiting = waiting.and_then(|(_, waiting, _)| waiting.as_ref());
+        if is_elsewhere {
+            self.told.is_multi_attach = true;
+            // KCM: pkg/controller/volume/attachdetach/reconciler: silent while an operation of the volume is under way.
+            let lasts = if waiting.is_some_and(is_under_way) { LONG } else { IMMEDIATELY };
+            self.hold(MULTI_ATTACH, &Announcement::held_elsewhere(users), lasts);
+        }
         let is_wanted = known.desired.get(self.volume, holder).is_some();
         let waiting = waiting.filter(|waiting| !is_wanted || waiting.is_of_wanted());
         let lasts = match waiting {
@@ -221,16 +223,14 @@ impl Look<'_> {
     fn is_free(&mut self) {
         let Some(since) = self.told.held_since.take() else { return };
         let is_multi_attach = mem::take(&mut self.told.is_multi_attach);
-        for topic in [MULTI_ATTACH, HOLDER] {
-            self.is_over(topic);
-        }
+        self.is_over(HOLDER);
         // If not, another controller attached it here, too.
         let holders = self.known.actual.volume(self.volume).into_iter();
         let mut holders = holders.flat_map(|state| state.holders(self.known.desired.nodes(self.volume)));
-        if is_multi_attach && holders.all(|holder| holder == self.node) {
-            let waited = self.known.now.saturating_duration_since(since);
-            self.happened(&Announcement::freed(waited.as_secs()));
-        }
+        let is_free = is_multi_attach && holders.all(|holder| holder == self.node);
+        let waited = self.known.now.saturating_duration_since(since);
+        let freed = is_free.then(|| self.events_of(&Announcement::freed(waited.as_secs())));
+        self.events.push(EventUpdate::Ended(self.key(), MULTI_ATTACH, freed.unwrap_or_default()));
     }
 
     /// Why the volume that its pods were given is attached no more. Two that had one PersistentVolume after the other are
@@ -284,6 +284,17 @@ impl Look<'_> {
     fn key(&self) -> AttachDetachKey {
         key(self.volume, self.node)
     }
+}
+
+/// Whether the attach or the detach there is begun, and takes its time.
+fn is_under_way(waiting: &Waiting) -> bool {
+    matches!(
+        waiting,
+        Waiting::WaitingForVolumeAttachment
+            | Waiting::WaitingForAttacher
+            | Waiting::DetachWaitingForUnpublish
+            | Waiting::DetachWaitingForAttacher
+    )
 }
 
 fn key(volume: &VolumeId, node: &NodeName) -> AttachDetachKey {

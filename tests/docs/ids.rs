@@ -21,7 +21,7 @@ const fn id(
 }
 
 /// Every kind of id that may be cited anywhere in the repository.
-const IDS: [Id; 16] = [
+const IDS: [Id; 18] = [
     id("S", 1..=2, "", "safety"),
     id("L", 1..=2, "", "safety"),
     id("H", 1..=2, "", "safety"),
@@ -38,6 +38,8 @@ const IDS: [Id; 16] = [
     id("M-", 2..=2, "", "attach-detach"),
     id("A-", 2..=2, "", "attach-detach"),
     id("B-", 2..=2, "", "attach-detach"),
+    id("X-", 2..=2, "", "attach-detach"),
+    id("I-", 2..=2, "", "attach-detach"),
 ];
 
 /// Rows of the binder's catalogue are listed here, as ranges; those of tables without ids begin with a letter.

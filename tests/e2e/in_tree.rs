@@ -184,6 +184,8 @@ async fn holder_in_another_namespace(stage: Stage) {
     let name = attachment_name("shared", "cinder.csi.openstack.org", "n1");
     let made = |attachment: Option<&VolumeAttachment>| attachment.is_some();
     until(cluster.all(), &name, "is created", made).await;
+    let attached = json!({ "status": { "attached": true } });
+    patch_status::<VolumeAttachment>(&cluster.all(), &name, attached).await;
     create::<Pod>(&cluster.namespaced(), pod("p2", "n2")).await;
     let text = "Volume is already used by 1 pod(s) in different namespaces";
     cluster.event_with("p2", "FailedAttachVolume", text).await;

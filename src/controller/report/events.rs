@@ -39,6 +39,8 @@ pub enum EventUpdate<K> {
     Hold(K, Topic, Vec<Event>),
     /// The same, if a wait lasts that long.
     Lasting(K, Topic, Vec<Event>, EventPatience<K>),
+    /// On this topic nothing holds of the key any more. If an event of it was recorded, these have happened.
+    Ended(K, Topic, Vec<Event>),
     /// A write of ours about the key caused these. They are recorded, and if they hold afterwards, that is no news.
     Caused(K, Topic, Vec<Event>),
     /// This has happened, and nothing of it holds.
@@ -140,6 +142,12 @@ impl<K: Ord + Clone> RecordedEvents<K> {
                 recorded.extend(events.iter().cloned().map(caused));
                 self.keep(&key, recorded);
                 events.into_iter().map(|event| (Some(key.clone()), event)).collect()
+            }
+            EventUpdate::Ended(key, topic, events) => {
+                let mut recorded = self.keys.get(&key).into_iter().flatten();
+                let is_told = recorded.any(|it| it.topic == topic && it.way != Way::Early);
+                self.hold(&key, topic, Vec::new(), now, now);
+                events.into_iter().filter(|_| is_told).map(|event| (None, event)).collect()
             }
             EventUpdate::Happened(event) => vec![(None, event)],
             EventUpdate::Pause(key, topics) => {
@@ -421,7 +429,7 @@ mod tests {
     /// Each step: its second, since when the key waits, what is reported, and what is recorded.
     #[test]
     fn an_event_with_patience_is_recorded_once_its_wait_has_lasted() {
-        use EventUpdate::{Hold, Lasting, Pause};
+        use EventUpdate::{Ended, Hold, Lasting, Pause};
         let (start, mut events) = (Instant::now(), RecordedEvents::default());
         let at = |seconds| start + Duration::from_secs(seconds);
         let unclear = |text: &str| (text.to_owned(), Novelty::Unclear);
@@ -430,6 +438,7 @@ mod tests {
             Some(Lasting("key", DECISION, vec![event(text)], patience))
         };
         let hold = |text: &str| Some(Hold("key", DECISION, vec![event(text)]));
+        let ended = || Some(Ended("key", DECISION, vec![event("over")]));
         let steps = [
             (0, 0, lasting("a"), vec![]),
             (9, 0, lasting("a"), vec![]),
@@ -453,6 +462,11 @@ mod tests {
             (50, 50, lasting("d"), vec![]),
             (51, 50, hold("d"), vec![unclear("d")]),
             (60, 50, None, vec![]),
+            // Its end is told if it was told itself.
+            (61, 61, ended(), vec![unclear("over")]),
+            (62, 62, lasting("e"), vec![]),
+            (63, 62, ended(), vec![]),
+            (72, 62, None, vec![]),
         ];
         for (second, waits_since, update, expected) in steps {
             let since = |key: &&str| (*key == "key").then(|| at(waits_since));
