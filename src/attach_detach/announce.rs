@@ -35,7 +35,7 @@ use crate::controller::report::events::{EventPatience, EventUpdate, Topic};
 /// KCM: pkg/volume/csi/csi_attacher.go, the timeout of waitForVolumeAttachment (two minutes).
 pub(super) const LONG: Duration = Duration::from_mins(2);
 
-/// A wait for another node that ends sooner has KCM's Multi-Attach event only, and one for a writer that undoes ours has none.
+/// A wait for another node that ends sooner has at most KCM's Multi-Attach event, and one for a writer that undoes ours has none.
 pub(super) const NOTEWORTHY: Duration = Duration::from_secs(10);
 
 /// Said at once.
@@ -223,14 +223,13 @@ impl Look<'_> {
     fn is_free(&mut self) {
         let Some(since) = self.told.held_since.take() else { return };
         let is_multi_attach = mem::take(&mut self.told.is_multi_attach);
-        self.is_over(HOLDER);
         // If not, another controller attached it here, too.
         let holders = self.known.actual.volume(self.volume).into_iter();
         let mut holders = holders.flat_map(|state| state.holders(self.known.desired.nodes(self.volume)));
         let is_free = is_multi_attach && holders.all(|holder| holder == self.node);
         let waited = self.known.now.saturating_duration_since(since);
         let freed = is_free.then(|| self.events_of(&Announcement::freed(waited.as_secs())));
-        self.events.push(EventUpdate::Ended(self.key(), MULTI_ATTACH, freed.unwrap_or_default()));
+        self.events.push(EventUpdate::Ended(self.key(), &[MULTI_ATTACH, HOLDER], freed.unwrap_or_default()));
     }
 
     /// Why the volume that its pods were given is attached no more. Two that had one PersistentVolume after the other are
@@ -294,6 +293,7 @@ fn is_under_way(waiting: &Waiting) -> bool {
             | Waiting::WaitingForAttacher
             | Waiting::DetachWaitingForUnpublish
             | Waiting::DetachWaitingForAttacher
+            | Waiting::WaitingForDeletion
     )
 }
 

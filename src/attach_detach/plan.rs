@@ -25,7 +25,6 @@ use super::{
         reconciler::{self, VolumeView},
         verdict::{AttachStep, ConflictingNode, NodeVerdict, Waiting},
     },
-    dispatcher::Room,
     facts::{Fact, Forced, Planned},
     guard::{second_writer_role::ActTarget, unreadable::unreadable_on},
     queue::{AT_ONCE, Key},
@@ -283,14 +282,16 @@ impl AttachDetach {
             }
         }
         self.force_waits.judged(node, verdict);
-        let Room { volumes, new_volumes, .. } = self.dispatcher.room();
+        let room = self.dispatcher.room();
         // What is done now. What has no room is judged again when there is room.
         let node_volume = self.actual.node_volume_mut(volume, node);
         match &verdict.step {
-            Some(AttachStep::Create(_)) if new_volumes == 0 => {
+            Some(AttachStep::Create(_)) if room.new_volumes == 0 => {
                 self.queue.add_new(volume.clone(), [node.clone()].into());
             }
-            Some(AttachStep::Delete(..) | AttachStep::ReadAttachment) if volumes == 0 => {
+            Some(AttachStep::Delete(..) | AttachStep::ReadAttachment)
+                if self.queue.room_for_begun(room) == 0 =>
+            {
                 self.queue.add(volume.clone(), [node.clone()].into());
             }
             Some(AttachStep::Create(source)) => {

@@ -130,7 +130,8 @@ impl WorkQueue {
         if begun.is_some() || room.new_volumes == 0 { begun } else { self.new.pop(room.new_volumes) }
     }
 
-    fn room_for_begun(&self, room: Room) -> usize {
+    /// For how many of those begun there is room.
+    pub fn room_for_begun(&self, room: Room) -> usize {
         if self.new.volumes.is_empty() { room.volumes } else { room.beside_new }
     }
 

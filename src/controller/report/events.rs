@@ -39,8 +39,8 @@ pub enum EventUpdate<K> {
     Hold(K, Topic, Vec<Event>),
     /// The same, if a wait lasts that long.
     Lasting(K, Topic, Vec<Event>, EventPatience<K>),
-    /// On this topic nothing holds of the key any more. If an event of it was recorded, these have happened.
-    Ended(K, Topic, Vec<Event>),
+    /// On these topics nothing holds of the key any more. If an event of one was recorded, these have happened.
+    Ended(K, &'static [Topic], Vec<Event>),
     /// A write of ours about the key caused these. They are recorded, and if they hold afterwards, that is no news.
     Caused(K, Topic, Vec<Event>),
     /// This has happened, and nothing of it holds.
@@ -143,10 +143,12 @@ impl<K: Ord + Clone> RecordedEvents<K> {
                 self.keep(&key, recorded);
                 events.into_iter().map(|event| (Some(key.clone()), event)).collect()
             }
-            EventUpdate::Ended(key, topic, events) => {
+            EventUpdate::Ended(key, topics, events) => {
                 let mut recorded = self.keys.get(&key).into_iter().flatten();
-                let is_told = recorded.any(|it| it.topic == topic && it.way != Way::Early);
-                self.hold(&key, topic, Vec::new(), now, now);
+                let is_told = recorded.any(|it| topics.contains(&it.topic) && it.way != Way::Early);
+                for topic in topics {
+                    self.hold(&key, topic, Vec::new(), now, now);
+                }
                 events.into_iter().filter(|_| is_told).map(|event| (None, event)).collect()
             }
             EventUpdate::Happened(event) => vec![(None, event)],
@@ -438,7 +440,7 @@ mod tests {
             Some(Lasting("key", DECISION, vec![event(text)], patience))
         };
         let hold = |text: &str| Some(Hold("key", DECISION, vec![event(text)]));
-        let ended = || Some(Ended("key", DECISION, vec![event("over")]));
+        let ended = || Some(Ended("key", &[DECISION], vec![event("over")]));
         let steps = [
             (0, 0, lasting("a"), vec![]),
             (9, 0, lasting("a"), vec![]),
