@@ -202,7 +202,7 @@ impl Case {
     pub fn expand(&self, text: &str) -> String {
         for (short, long) in [("v", "volume"), ("c", "claim"), ("u", "uid")] {
             if let Some(rest) = text.strip_prefix(short)
-                && (rest.is_empty() || rest.starts_with(['_', '-']))
+                && (rest.is_empty() || rest.starts_with('-'))
             {
                 return format!("{long}{}{rest}", self.id);
             }

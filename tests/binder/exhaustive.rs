@@ -16,30 +16,30 @@ use crate::{
     world::{Fault, World},
 };
 
-/// What a volume may look like. `c_1` and `c_2` are the claims; `old` has gone.
+/// What a volume may look like. `c-1` and `c-2` are the claims; `old` has gone.
 const VOLUMES: [&str; 12] = [
     "{}",
     "{phase: Pending}",
     "{size: 3Gi}",
     "{class: gold}",
-    "{phase: Pending, ref: c_1}",
-    "{ref: c_1@u_1, marks: [BBC]}",
-    "{ref: c_1@u_1, phase: Bound}",
-    "{ref: c_2@u_2, phase: Bound, marks: [BBC]}",
-    "{ref: c_2@old, phase: Bound, marks: [BBC]}",
-    "{ref: c_1@old, phase: Released}",
-    "{ref: c_1@old, phase: Released, policy: Delete, csi: d, marks: [DYN=d]}",
-    "{ref: c_1@u_1, phase: Bound, policy: Delete, csi: d, marks: [DYN=d]}",
+    "{phase: Pending, ref: c-1}",
+    "{ref: c-1@u-1, marks: [BBC]}",
+    "{ref: c-1@u-1, phase: Bound}",
+    "{ref: c-2@u-2, phase: Bound, marks: [BBC]}",
+    "{ref: c-2@old, phase: Bound, marks: [BBC]}",
+    "{ref: c-1@old, phase: Released}",
+    "{ref: c-1@old, phase: Released, policy: Delete, csi: d, marks: [DYN=d]}",
+    "{ref: c-1@u-1, phase: Bound, policy: Delete, csi: d, marks: [DYN=d]}",
 ];
 
-/// What a claim may look like. `v_1` and `v_2` are the volumes.
+/// What a claim may look like. `v-1` and `v-2` are the volumes.
 const CLAIMS: [&str; 8] = [
     "{}",
     "{size: 2Gi}",
-    "{vol: v_1}",
-    "{vol: v_2, marks: [BBC, BC]}",
-    "{vol: v_1, phase: Bound, marks: [BBC, BC]}",
-    "{vol: v_1, phase: Lost, marks: [BC]}",
+    "{vol: v-1}",
+    "{vol: v-2, marks: [BBC, BC]}",
+    "{vol: v-1, phase: Bound, marks: [BBC, BC]}",
+    "{vol: v-1, phase: Lost, marks: [BC]}",
     "{class: gold, phase: Bound}",
     "{class: gold}",
 ];
@@ -97,11 +97,11 @@ fn start(forms: &[(&str, usize, &&str)]) -> Start {
     for (kind, number, form) in forms {
         let mut form: Map<String, Value> = serde_saphyr::from_str(form).expect("a form");
         if *kind == "volume" {
-            form.insert("name".to_owned(), json!(format!("v_{number}")));
+            form.insert("name".to_owned(), json!(format!("v-{number}")));
             volumes.push(form);
         } else {
-            form.insert("name".to_owned(), json!(format!("c_{number}")));
-            form.insert("uid".to_owned(), json!(format!("u_{number}")));
+            form.insert("name".to_owned(), json!(format!("c-{number}")));
+            form.insert("uid".to_owned(), json!(format!("u-{number}")));
             claims.push(form);
         }
     }

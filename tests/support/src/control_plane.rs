@@ -9,6 +9,10 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU16, Ordering},
+    },
     time::Duration,
 };
 
@@ -526,11 +530,16 @@ fn api_server_flags(folder: &Path, etcd_url: &str, port: u16, options: &Options)
     flags
 }
 
-/// Ports that were free a moment ago. All are held until the last is known, so they differ.
+/// The next port to try. Below the ranges that systems take ports of outgoing connections from, so that none takes one of these
+/// before its server listens; processes that run beside each other begin at different ones.
+static NEXT_PORT: LazyLock<AtomicU16> =
+    LazyLock::new(|| AtomicU16::new(u16::try_from(std::process::id() * 61 % 20_000).expect("below 20 000")));
+
+/// Ports that were free a moment ago, none twice.
 pub fn free_ports<const N: usize>() -> [u16; N] {
-    let listeners: [TcpListener; N] =
-        std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("bind a free port"));
-    listeners.map(|listener| listener.local_addr().expect("a bound port has an address").port())
+    let mut ports = std::iter::repeat_with(|| 10_000 + NEXT_PORT.fetch_add(1, Ordering::Relaxed) % 20_000);
+    let mut is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::array::from_fn(|_| ports.find(&mut is_free).expect("a free port"))
 }
 
 /// Header of a P-256 public key in DER (RFC 5480); the point follows.

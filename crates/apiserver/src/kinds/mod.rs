@@ -107,8 +107,16 @@ impl fmt::Display for ObjectRef {
     }
 }
 
-/// Bytes of the longest name that an object can have (RFC 1123 subdomain).
-const LONGEST_NAME: usize = 253;
+/// Whether an object of one of the kinds here can have that name (`IsDNS1123Subdomain`).
+fn is_subdomain(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_label = |label: &str| {
+        let ends = [label.bytes().next(), label.bytes().next_back()];
+        ends.iter().all(|end| end.is_some_and(is_letter))
+            && label.bytes().all(|byte| is_letter(byte) || byte == b'-')
+    };
+    name.len() <= 253 && name.split('.').all(is_label)
+}
 
 /// What is kept of an object that was read.
 pub trait Keep {
@@ -168,9 +176,7 @@ pub trait Narrow:
     /// Whether an object can have that name: the API server takes any text where an object names another.
     fn is_possible(key: &Self::Key) -> bool {
         let (namespace, name) = Self::names(key);
-        let is_plain = |name| matches!(segment(name), Cow::Borrowed(_));
-        let mut names = namespace.into_iter().chain([name]);
-        names.all(|name| (1..=LONGEST_NAME).contains(&name.len()) && is_plain(name))
+        is_subdomain(name) && namespace.is_none_or(is_subdomain)
     }
 }
 
