@@ -400,7 +400,7 @@ fn describe(
     own: Option<Arc<OwnCertificate>>,
     api: ApiServer,
 ) -> Result<(), prometheus::Error> {
-    process::register(metrics, BUILD)?;
+    process::register(metrics, &BUILD)?;
     let of_server: Expiry = Arc::new(move || own.as_ref().and_then(|own| own.expiry()));
     register_expiry(metrics, SERVING, of_server)?;
     let of_client: Expiry = Arc::new(move || serving::expiry_of_pem(&api.client_certificate()?));

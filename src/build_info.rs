@@ -11,8 +11,8 @@ pub const RUSTC: &str = env!("MOORING_RUSTC");
 /// What it was built for, such as `x86_64-unknown-linux-gnu`.
 pub const TARGET: &str = env!("MOORING_TARGET");
 
-/// What `mooring_build_info` says.
-pub const BUILD: [&str; 3] = [COMMIT, RUSTC, VERSION];
+/// Labels of `mooring_build_info`.
+pub const BUILD: [(&str, &str); 3] = [("commit", COMMIT), ("rustc", RUSTC), ("version", VERSION)];
 
 /// What `/version` and `/statusz` say.
 pub const COMPONENT: Component =

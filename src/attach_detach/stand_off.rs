@@ -13,6 +13,7 @@ use apiserver::{
     ids::{AttachmentName, NodeName, ResourceVersion, Uid},
     kinds::Node,
     unfenced::Unbegun,
+    wire::rfc3339,
 };
 use tokio::time::Instant;
 
@@ -25,10 +26,7 @@ use super::{
     queue::Key,
     state::actual::{NodeVolume, answer_time::Answered},
 };
-use crate::controller::{
-    report::events::EventUpdate,
-    second_writer::{UNFENCED, seconds},
-};
+use crate::controller::{report::events::EventUpdate, second_writer::UNFENCED};
 
 /// Why nothing is created for a minute behind a new fence.
 const SETTLES: &str =
@@ -148,7 +146,7 @@ impl AttachDetach {
     /// One for each node where another controller was seen, but for those that are detached from nevertheless.
     fn events_of_second_writer(&self) -> Vec<Event> {
         let Some(by) = self.second_writer.signal() else { return Vec::new() };
-        let until = seconds(self.clock.wall(by.until));
+        let until = rfc3339(self.clock.wall(by.until));
         let names: BTreeSet<&NodeName> = self.second_writer.evidence().map(ActTarget::node).collect();
         let nodes = names.into_iter().filter_map(|name| self.objects.nodes.get(name));
         let why = format!(

@@ -326,7 +326,7 @@ fn table() -> Vec<MetricRow> {
 /// Everything that a daemon registers.
 fn everything() -> [Metrics; 2] {
     let metrics = Metrics::default();
-    process::register(&metrics, BUILD).unwrap();
+    process::register(&metrics, &BUILD).unwrap();
     process::register_tasks(&metrics, Vec::new()).unwrap();
     // With a file of --tracing-config-file.
     Traces::new(0, &metrics).unwrap();

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
-use apiserver::wire::seconds;
+use apiserver::wire::rfc3339;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
@@ -277,7 +277,7 @@ fn mean(seconds: f64, count: u64) -> String {
 impl Difference {
     /// One line for people.
     pub fn line(&self) -> String {
-        let time = seconds(self.at);
+        let time = rfc3339(self.at);
         let law = self.law.map(|law| format!(" {law}")).unwrap_or_default();
         let by = self.user.as_ref().map(|user| format!(", by {}", clean(user))).unwrap_or_default();
         let made = self.revision.as_ref().map(|at| format!(" (revision {at}{by})")).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apiserver::{connect::ApiServer, wire::seconds};
+use apiserver::{connect::ApiServer, wire::rfc3339};
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -307,7 +307,7 @@ impl<'a> Switcher<'a> {
 
     /// Tells what was done. Whoever refuses that undoes nothing.
     async fn event(&self, what: &str, tell: &impl Fn(&str)) {
-        let now = seconds(Timestamp::now());
+        let now = rfc3339(Timestamp::now());
         let event = json!({
             "apiVersion": "v1", "kind": "Event",
             "metadata": { "generateName": "mooring-switch.", "namespace": "mooring-system" },

@@ -4,19 +4,17 @@
 //! in-use check and nothing else: the volume is taken off the node's status first, and an exclusive
 //! volume goes nowhere else before its attachment is gone (S1, S2, S4).
 
+use apiserver::wire::rfc3339;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::{
-    attach_detach::{
-        options::ForcePolicy,
-        state::actual::{
-            ForceReason, NodeVolume,
-            node::{NodeDoubt, NodeState},
-        },
+use crate::attach_detach::{
+    options::ForcePolicy,
+    state::actual::{
+        ForceReason, NodeVolume,
+        node::{NodeDoubt, NodeState},
     },
-    controller::second_writer::seconds,
 };
 
 /// Why a detach is not forced; printed, what is added to the sentence about the wait.
@@ -33,7 +31,7 @@ pub enum Unforced {
     #[error("; nothing is forced because of time")]
     SwitchedOff,
     /// Not before this.
-    #[error(": it is detached by force at {}", seconds(*.0))]
+    #[error(": it is detached by force at {}", rfc3339(*.0))]
     Until(#[serde(serialize_with = "display")] Timestamp),
 }
 

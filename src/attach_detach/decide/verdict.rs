@@ -6,6 +6,7 @@ use std::{fmt, sync::Arc};
 use apiserver::{
     ids::{AttachmentName, NodeName, ResourceVersion, Uid},
     kinds::Node,
+    wire::rfc3339,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
@@ -26,7 +27,7 @@ use crate::{
             desired::{AttachSource, DesiredAttachment, volume_name::VolumeKind},
         },
     },
-    controller::{retry::Retry, second_writer::seconds},
+    controller::retry::Retry,
 };
 
 /// What is known of one volume on a node when it is judged.
@@ -195,7 +196,7 @@ pub enum Waiting {
         until: Timestamp,
     },
     /// For the grace after a restore of etcd to end: until then nothing is detached (E11).
-    #[error("etcd was restored from a backup: nothing is detached until {}", seconds(*until))]
+    #[error("etcd was restored from a backup: nothing is detached until {}", rfc3339(*until))]
     RestoreGrace {
         /// When it ends.
         until: Timestamp,
@@ -248,14 +249,14 @@ fn unmounted(unforced: Unforced) -> String {
         Unforced::NodeReady => "the node's kubelet has not unmounted the volume".to_owned(),
         Unforced::Distrusted(NodeDoubt::New(until)) => {
             let until =
-                until.map(|until| format!("; at {} it is believed", seconds(until))).unwrap_or_default();
+                until.map(|until| format!("; at {} it is believed", rfc3339(until))).unwrap_or_default();
             format!(
                 "the node's object is new, and that it does not list the volume in use proves nothing yet{until}"
             )
         }
         Unforced::Distrusted(NodeDoubt::AnotherMachine(None)) => format!("{ANOTHER_MACHINE}: {BY_TAINT}"),
         Unforced::Distrusted(NodeDoubt::AnotherMachine(Some(at))) => {
-            format!("{ANOTHER_MACHINE}: it is detached by force at {}", seconds(at))
+            format!("{ANOTHER_MACHINE}: it is detached by force at {}", rfc3339(at))
         }
         unforced => format!("the node is not Ready and its kubelet has not unmounted the volume{unforced}"),
     }

@@ -20,7 +20,6 @@ use std::{
 use educe::Educe;
 use tokio::time::Instant;
 
-pub use apiserver::wire::seconds;
 pub use news::{News, Role, Teller};
 
 use apiserver::ids::Uid;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use apiserver::wire::seconds;
+use apiserver::wire::rfc3339;
 use prometheus::IntCounterVec;
 use serde_json::{Value, json};
 
@@ -92,7 +92,7 @@ impl Teller {
         }
         let clock = WallClock::now();
         let text = news.signal.as_ref().map(|by| {
-            let until = seconds(clock.at(by.until));
+            let until = rfc3339(clock.at(by.until));
             format!("another {name} is at work ({by}): {held} until {until} at the earliest")
         });
         match (&text, news.turned) {
@@ -108,7 +108,7 @@ impl Teller {
                 "object": write.object,
                 "field": write.field,
                 "manager": write.manager,
-                "until": seconds(clock.at(write.until)),
+                "until": rfc3339(clock.at(write.until)),
             })
         };
         (text, news.seen.iter().map(row).collect())

@@ -3,6 +3,7 @@
 //! In: a sheet. Out: its sections with lists and tables; codes lead to the pages about them and objects to theirs. The same as text
 //! follows, for a ticket.
 
+use apiserver::wire::rfc3339;
 use k8s_openapi::jiff::Timestamp;
 use maud::{Markup, html};
 
@@ -14,7 +15,7 @@ use super::{
 use crate::explain::{
     age,
     report::Observed,
-    sheet::{Item, Section, Sheet, Table, Word, called, print, stamp, text::Style},
+    sheet::{Item, Section, Sheet, Table, Word, called, print, text::Style},
     subject,
 };
 
@@ -87,7 +88,7 @@ fn word(links: &Links, word: &Word, now: Timestamp) -> Markup {
         Word::Object(object, shown) => links.shown(subject::of(object).as_ref(), shown),
         Word::Verdict(verdict, shown) => layout::verdict(*verdict, shown),
         Word::Since(at) => {
-            html! { time datetime=(stamp(*at)) title=(stamp(*at)) { (age::between(*at, now)) } }
+            html! { time datetime=(rfc3339(*at)) title=(rfc3339(*at)) { (age::between(*at, now)) } }
         }
         Word::Until(at) => {
             let left = at.as_second() - now.as_second();

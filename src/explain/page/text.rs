@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
+use apiserver::wire::rfc3339;
 use k8s_openapi::jiff::Timestamp;
 use maud::{Escaper, Markup, Render, html};
 
-use crate::explain::sheet::{is_deceiving, stamp};
+use crate::explain::sheet::is_deceiving;
 
 /// Text of strangers: a name, a driver's error. It is escaped, and what would change how the rest is read or copied (control
 /// characters, marks of writing direction) is shown as a replacement.
@@ -25,7 +26,7 @@ impl Render for Text<'_> {
 
 /// A point in time.
 pub(super) fn moment(at: Timestamp) -> Markup {
-    html! { time datetime=(stamp(at)) { (stamp(at)) } }
+    html! { time datetime=(rfc3339(at)) { (rfc3339(at)) } }
 }
 
 #[cfg(test)]

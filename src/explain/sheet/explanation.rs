@@ -3,15 +3,12 @@
 //! In: an [`Explanation`]. Out: first the one sentence and what comes next, then what might fit, the chain from the pod to the node
 //! with the blocker marked, what happened, what shows it, what to do and what never, and what could not be seen.
 
-use super::{
-    model::{Item, Printed, Sheet, Word, next, next_condition},
-    words::stamp,
-};
+use super::model::{Item, Printed, Sheet, Word, next, next_condition};
 use crate::explain::{
     report::{Candidate, Explanation, Risk, Step},
     subject,
 };
-use apiserver::kinds::ObjectRef;
+use apiserver::{kinds::ObjectRef, wire::rfc3339};
 
 /// Reasons of claims whose volume the scheduler chooses.
 const SCHEDULED: [&str; 2] = ["WaitingForFirstConsumer", "WaitingForScheduling"];
@@ -44,11 +41,11 @@ impl Printed for Explanation {
         sheet.section("Timeline");
         let most = if is_wide { usize::MAX } else { MOST_ROWS };
         let past = self.timeline.iter().skip(self.timeline.len().saturating_sub(most));
-        sheet.extend(past.map(|it| Item::new(format!("  {}  ", stamp(it.at)), [it.text.as_str().into()])));
+        sheet.extend(past.map(|it| Item::new(format!("  {}  ", rfc3339(it.at)), [it.text.as_str().into()])));
         sheet.section("Evidence");
         let shown = self.evidence.iter().filter(|_| is_wide);
         sheet.extend(shown.map(|it| {
-            let at = it.at.map_or_else(|| "-".to_owned(), stamp);
+            let at = it.at.map_or_else(|| "-".to_owned(), rfc3339);
             Item::new(format!("  {at}  "), [format!("{} ({})", it.text, it.from).into()])
         }));
         for (risk, title) in RISKS {

@@ -11,7 +11,7 @@ mod words;
 pub(super) use self::{
     model::{Item, Section, Table, Word, next_condition},
     text::print,
-    words::{called, is_deceiving, stamp},
+    words::{called, is_deceiving},
 };
 pub use self::{
     model::{Printed, Sheet},

@@ -3,11 +3,12 @@
 //! In: a [`Sheet`] and a [`Style`]. Out: lines that fit the width where words allow it; names are never cut. What others wrote (a
 //! driver's error, a label) cannot steer the terminal: control characters are shown as a replacement.
 
+use apiserver::wire::rfc3339;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
     model::{Item, Printed, Sheet, Table, Word},
-    words::{PROGRAM, called, clean, stamp},
+    words::{PROGRAM, called, clean},
 };
 use crate::explain::{age, report::Verdict};
 
@@ -140,12 +141,12 @@ impl TextPage {
             Word::Verdict(_, shown) => (*shown).to_owned(),
             Word::Since(at) => {
                 let age = age::between(*at, self.now);
-                if self.style.utc { format!("{age} (since {})", stamp(*at)) } else { age }
+                if self.style.utc { format!("{age} (since {})", rfc3339(*at)) } else { age }
             }
             Word::Until(at) if *at > self.now => {
-                format!("{} (in {})", stamp(*at), age::between(self.now, *at))
+                format!("{} (in {})", rfc3339(*at), age::between(self.now, *at))
             }
-            Word::Until(at) => stamp(*at),
+            Word::Until(at) => rfc3339(*at),
         }
     }
 }

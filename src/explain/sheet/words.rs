@@ -1,6 +1,5 @@
 //! Names, commands, times and text of strangers, as they are printed.
 
-pub(in crate::explain) use apiserver::wire::seconds as stamp;
 use serde_json::Value;
 
 use crate::explain::subject::{self, field};

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::Report;
-use crate::{ids::ResourceVersion, wire::seconds};
+use crate::{ids::ResourceVersion, wire::rfc3339};
 
 /// Longest message, in bytes: room for an error of a driver, of which the API server keeps 1 024, with
 /// words around it, and for a list of pods that a reader still reads. The API server limits it only where
@@ -58,7 +58,7 @@ pub(super) fn name(report: &Report, digest: u64) -> String {
 ///
 /// client-go: tools/record/event.go, makeEvent.
 pub(super) fn creation(report: &Report, name: &str, instance: &str) -> Value {
-    let recorded = seconds(report.time);
+    let recorded = rfc3339(report.time);
     let event = &report.event;
     let involved = &event.involved;
     json!({
@@ -90,7 +90,7 @@ pub(super) fn repetition(report: &Report, count: u32, revision: ResourceVersion)
     json!({
         "metadata": { "resourceVersion": revision },
         "count": count,
-        "lastTimestamp": seconds(report.time),
+        "lastTimestamp": rfc3339(report.time),
         "message": truncated(&report.event.message, MAX_MESSAGE),
     })
 }

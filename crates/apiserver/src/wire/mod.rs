@@ -32,7 +32,7 @@ use crate::{kinds::Narrow, protobuf};
 const QUOTED: usize = 256;
 
 /// A time as objects and users have it: `metav1.Time`.
-pub fn seconds(time: Timestamp) -> String {
+pub fn rfc3339(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 

@@ -6,17 +6,17 @@ use tokio::runtime::Handle;
 use super::Metrics;
 use crate::logs;
 
-/// Registers `mooring_build_info`, of a program that was built from this commit by this compiler in this version, `mooring_log_lines_dropped_total` and the `process_*` metrics.
+/// Registers `mooring_build_info` with these labels, `mooring_log_lines_dropped_total` and the `process_*` metrics.
 ///
 /// Not `kubernetes_build_info`: a second version under that name raises the alert
 /// KubeVersionMismatch in every cluster.
 ///
 /// # Errors
 /// See [`Metrics::register`].
-pub fn register(metrics: &Metrics, build: [&str; 3]) -> Result<(), prometheus::Error> {
+pub fn register(metrics: &Metrics, build: &[(&str, &str)]) -> Result<(), prometheus::Error> {
     let help = "Always 1; the labels name the running version.";
-    let gauge = metrics.gauges("mooring_build_info", help, &["commit", "rustc", "version"])?;
-    gauge.with_label_values(&build).set(1);
+    let (labels, values): (Vec<_>, Vec<_>) = build.iter().copied().unzip();
+    metrics.gauges("mooring_build_info", help, &labels)?.with_label_values(&values).set(1);
     let help = "Log lines that were dropped because their reader is too slow.";
     metrics.register_scraped(IntCounter::new("mooring_log_lines_dropped_total", help)?, |counter| {
         counter.inc_by(logs::dropped_lines().saturating_sub(counter.get()));
