@@ -9,9 +9,10 @@ default:
 demo *args:
     cargo run -- demo {{args}}
 
-# Against the cluster of a kubeconfig, with kube-controller-manager's two loops switched off there.
+# Against the cluster of a kubeconfig, with kube-controller-manager's two loops switched off there. With the Deployment's lease it
+# stands by while that runs.
 run *args:
-    cargo run --release --package mooring -- run --kubeconfig ~/.kube/config {{args}}
+    cargo run --release --package mooring -- run --kubeconfig ~/.kube/config --leader-elect-resource-namespace mooring-system {{args}}
 
 # What a small change needs, in a minute: units, cases, documents.
 quick:

@@ -23,9 +23,10 @@ pub enum NoAnswer {
     Unknown(String),
 }
 
-/// Whether the server's words say that the user has no right to the request: nothing else has judged it then.
+/// Whether the server's words say that the user has no right to the request, or none to give the rights in it to somebody: nothing
+/// else has judged it then.
 pub fn lacks_right(words: &str) -> bool {
-    words.contains("is forbidden: User ")
+    words.contains("is forbidden: User ") || words.contains("attempting to grant RBAC permissions not currently held")
 }
 
 /// A client of the server.

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     attach_detach::state::desired::volume_source::Sharing,
     fence::{
-        arguments::{is_on, of_deployment},
+        arguments::{is_on, is_rolling, of_deployment},
         ask::{lacks_right, text},
         policies::Fence,
     },
@@ -25,6 +25,8 @@ const TRIED: std::ops::RangeInclusive<u64> = 33..=36;
 const SILENT: SignedDuration = SignedDuration::from_mins(2);
 /// A detach that takes so long is stuck.
 const STUCK: SignedDuration = SignedDuration::from_mins(6);
+/// A lease that nobody has renewed for so long is left over, however wrong the clocks are.
+const LEFT_OVER: SignedDuration = SignedDuration::from_mins(2);
 /// As many names as fit on a line.
 const NAMES_TOLD: usize = 5;
 /// What is to be done where KCM's arguments are not to be seen.
@@ -192,6 +194,11 @@ fn lease(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     }
     let evidence =
         format!("kube-controller-manager's lease is held by {}", text(lease, "/spec/holderIdentity"));
+    if age(facts, lease, "/spec/renewTime") > LEFT_OVER {
+        let todo = "see whether it runs, and under which --leader-elect-resource-name: switch ends no process by a lease that \
+            nobody renews (docs/switching-cases.md#over)";
+        return Ok((Level::Warn, format!("{evidence}, who does not renew it"), todo));
+    }
     match facts.of(PreflightTopic::LeaseRight)?.as_str() {
         Some(why) => Ok((Level::Warn, format!("{evidence}; {why}"), todo)),
         None => Ok(fine(format!("{evidence}; you may write it"))),
@@ -239,7 +246,8 @@ fn daemon(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, Stri
     let (is_fenced, are_off) = (is_on(&words, "--fence", false), are_off(facts, fences));
     if !is_fenced && !are_off {
         let evidence = format!("{evidence}, and run without --fence");
-        return Ok((Level::Stop, evidence, "add the component optional/fence"));
+        let todo = "scale it to 0, then add the component optional/fence: a replica without it rules on as long as it lives";
+        return Ok((Level::Stop, evidence, todo));
     }
     if !is_on(&words, "--leader-elect", true) {
         let evidence = format!("{evidence}, and run with --leader-elect=false");
@@ -249,6 +257,11 @@ fn daemon(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, Stri
     if is_fenced && are_off {
         let evidence = format!("{evidence}, and run with --fence beside loops that are off");
         let todo = "unless the fence is up, nobody rules: take --fence out, or run mooring switch --to mooring --yes";
+        return Ok((Level::Warn, evidence, todo));
+    }
+    if !are_off && is_rolling(deployment) {
+        let evidence = format!("{evidence}, and some may be of an earlier template");
+        let todo = "if that had no --fence, two rule now: mooring switch --to mooring --yes, or scale mooring to 0";
         return Ok((Level::Warn, evidence, todo));
     }
     if ready == 0 {
@@ -367,9 +380,9 @@ fn attached_twice(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, S
     Ok((Level::Stop, evidence, "see who uses each: mooring explain pv/NAME"))
 }
 
-/// How long ago a time in an attachment is.
-fn age(facts: &PreflightFacts, attachment: &Value, at: &str) -> SignedDuration {
-    let time: Option<Timestamp> = text(attachment, at).parse().ok();
+/// How long ago a time in an object is.
+fn age(facts: &PreflightFacts, object: &Value, at: &str) -> SignedDuration {
+    let time: Option<Timestamp> = text(object, at).parse().ok();
     time.map(|time| facts.now.duration_since(time)).unwrap_or_default()
 }
 

@@ -89,6 +89,10 @@ fn what_denied_writes_cost_is_the_rate_of_the_flag_for_each_loop_and_the_rule_na
 fn a_lack_of_rights_is_told_from_no_answer() {
     let cases = [
         (r#"nodes is forbidden: User "jane" cannot list resource "nodes""#, "who has the right"),
+        (
+            "user \"jane\" (groups=[\"ops\"]) is attempting to grant RBAC permissions not currently held",
+            "who has the right",
+        ),
         ("no answer within 10s", "run this again"),
     ];
     for (why, todo) in cases {

@@ -83,8 +83,8 @@ fn done(to: Direction, pauses: [Option<Duration>; 2]) -> String {
 fn stop(error: &NoAnswer) -> QueryStop {
     let code = match error {
         NoAnswer::Refused(403, _) => Verdict::Forbidden.exit_code(),
+        NoAnswer::Unknown(_) | NoAnswer::Refused(401, _) => UNREACHABLE,
         NoAnswer::Refused(..) => Verdict::Blocked.exit_code(),
-        NoAnswer::Unknown(_) => UNREACHABLE,
     };
     QueryStop(code, clean(&format!("{error}; run the same command again")))
 }
@@ -104,5 +104,18 @@ mod tests {
         let back = done(Direction::KubeControllerManager, [second, second]);
         assert!(back.ends_with("stood still for 1.0 s"), "{back}");
         assert_eq!(done(Direction::Mooring, [None; 2]), "done", "nothing was to be done");
+    }
+
+    #[test]
+    fn who_asks_is_not_known_or_has_no_right_or_something_refuses() {
+        let codes = [
+            (401, UNREACHABLE),
+            (403, Verdict::Forbidden.exit_code()),
+            (422, Verdict::Blocked.exit_code()),
+        ];
+        for (status, code) in codes {
+            let stop = stop(&NoAnswer::Refused(status, "no".to_owned()));
+            assert_eq!(stop.0, code, "{status}");
+        }
     }
 }
