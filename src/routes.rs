@@ -19,7 +19,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    fence::vigil::VigilState,
+    fence::vigil::{VigilState, WaitsFor},
     metrics::{Alarms, Metrics, WatchMetrics, WatchReport, slis::Slis},
     supervise::Dead,
 };
@@ -183,13 +183,17 @@ fn fenced(
     election: Option<&(watch::Receiver<ElectionView>, Timing)>,
     now: Instant,
 ) -> Finding {
-    let VigilState::Waiting(why, is_absent) = standing else { return Ok(None) };
+    let VigilState::Waiting(why, waits_for) = standing else { return Ok(None) };
     let text = format!("waiting for the fence: {why}");
     // Without an election there is nobody to keep, either.
     let nobody_leads = election.is_none_or(|(view, timing)| {
         view.borrow().free_since.is_some_and(|since| now >= since + timing.lease_duration)
     });
-    if *is_absent && nobody_leads { Ok(Some(format!("{text}; nobody leads"))) } else { Err(text) }
+    if *waits_for == WaitsFor::Switch && nobody_leads {
+        Ok(Some(format!("{text}; nobody leads")))
+    } else {
+        Err(text)
+    }
 }
 
 /// A standby is as ready as a leader, so this is a remark, not a condition.
@@ -337,18 +341,19 @@ mod tests {
             body.lines().find(|line| line.contains("]fence ")).unwrap().to_owned()
         };
         assert_eq!(check(), "[-]fence failed: waiting for the fence: it has not been looked at");
-        let waits = |is_absent| VigilState::Waiting("it is so".to_owned(), is_absent);
+        let waits = |waits_for| VigilState::Waiting("it is so".to_owned(), waits_for);
         let unready = "[-]fence failed: waiting for the fence: it is so";
         view.send_modify(|view| view.holder = "b".to_owned());
-        for is_absent in [true, false] {
-            fence.send_replace(waits(is_absent));
+        for waits_for in [WaitsFor::Switch, WaitsFor::Right, WaitsFor::Proof] {
+            fence.send_replace(waits(waits_for));
             assert_eq!(check(), unready, "the rollout halts");
             view.send_modify(|view| view.free_since = Some(Instant::now()));
             tokio::time::advance(Duration::from_secs(14)).await;
             assert_eq!(check(), unready, "a standby takes it");
             tokio::time::advance(Duration::from_secs(1)).await;
             let ready = "[+]fence ok: waiting for the fence: it is so; nobody leads";
-            assert_eq!(check(), if is_absent { ready } else { unready }, "the leader starts elsewhere");
+            let expected = if waits_for == WaitsFor::Switch { ready } else { unready };
+            assert_eq!(check(), expected, "the leader starts elsewhere");
             view.send_modify(|view| view.free_since = None);
             assert_eq!(check(), unready);
         }

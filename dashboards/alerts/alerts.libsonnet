@@ -101,7 +101,7 @@
           |||
             sum %(by)s (leader_election_master_status{%(job)s}) == 0
             unless %(on)s (
-              max %(by)s (mooring_fence{state="absent", %(job)s}) == 1
+              max %(by)s (mooring_fence{state=~"absent|refused", %(job)s}) == 1
               unless on (cluster) (
                 max %(by_cluster)s (leader_election_master_status{%(kcm)s}) == 1
                 unless on (cluster) workqueue_depth{name=~"claims|pvcs", %(kcm)s}
@@ -144,7 +144,10 @@
           |||
             max %(by_alarm)s (mooring_alarm{alarm=~"second_(attach_detach_controller|binder)", %(job)s}) == 1
             or on (cluster) (
-              count %(by_name)s (workqueue_depth{name=~"claims|pvcs", %(kcm)s})
+              (
+                count %(by_name)s (workqueue_depth{name="claims", %(kcm)s}) and on (cluster) workqueue_depth{name="claims", %(job)s}
+                or count %(by_name)s (workqueue_depth{name="pvcs", %(kcm)s}) and on (cluster) workqueue_depth{name="attach", %(job)s}
+              )
               and on (cluster) (
                 leader_election_master_status{%(job)s} == 1
                 unless %(on)s max_over_time(mooring_fence{state="enforced", %(job)s}[10m]) == 1

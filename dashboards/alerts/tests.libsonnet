@@ -20,6 +20,8 @@ local well = {
   'a loop': ['running_managed_controllers', { instance: 'a', name: 'persistentvolume-binder-controller', manager: 'mooring' }, '1x300'],
   'a claims': ['workqueue_depth', { instance: 'a', name: 'claims' }, '3x300'],
   'b claims': ['workqueue_depth', { instance: 'b', name: 'claims' }, '0x300'],
+  'a attach': ['workqueue_depth', { instance: 'a', name: 'attach' }, '3x300'],
+  'b attach': ['workqueue_depth', { instance: 'b', name: 'attach' }, '0x300'],
   'a longest': ['workqueue_longest_running_processor_seconds', { instance: 'a', name: 'attach' }, '2x300'],
   // kube-controller-manager without the two loops.
   'k up': ['up', { job: 'kube-controller-manager', instance: 'k' }, '1x300'],
@@ -146,9 +148,9 @@ local beside(fence) = {
   'k claims': ['workqueue_depth', { job: 'kube-controller-manager', instance: 'k', name: 'claims' }, '3x300'],
   'k pvcs': ['workqueue_depth', { job: 'kube-controller-manager', instance: 'k', name: 'pvcs' }, '3x300'],
 } + {
-  [instance + ' fence ' + state]: ['mooring_fence', { instance: instance, state: state }, ({ absent: '0x300', waiting: '0x300', enforced: '0x300', lost: '0x300' } + fence)[state]]
+  [instance + ' fence ' + state]: ['mooring_fence', { instance: instance, state: state }, ({ absent: '0x300', refused: '0x300', waiting: '0x300', enforced: '0x300', lost: '0x300' } + fence)[state]]
   for instance in ['a', 'b']
-  for state in ['absent', 'waiting', 'enforced', 'lost']
+  for state in ['absent', 'refused', 'waiting', 'enforced', 'lost']
 };
 // kube-controller-manager's loops are fenced off, and denied something from time to time.
 local fenced(values) = { denied: ['apiserver_validating_admission_policy_check_total', { job: 'apiserver', instance: 's', policy: 'mooring-fence-attachdetach-controller', policy_binding: 'mooring-fence-attachdetach-controller', enforcement_action: 'deny', error_type: 'no_error' }, values] };
@@ -185,6 +187,7 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
       'a leads': '1x5 0x10 1x300',
     }, 'no fence is needed, and it is waited for'),
     ordinary(['MooringLeaderAbsent', 'MooringTwoControllers'], 'standbys wait for the switch, while kube-controller-manager rules', beside({ absent: '1x60 0x300', enforced: '0x60 1x300' }) + { 'a leads': '0x60 1x300' }),
+    ordinary(['MooringLeaderAbsent'], 'standbys wait for the switch, and a webhook refuses their writes or the probe', beside({ absent: '1x5 0x40 1x300', refused: '0x5 1x40 0x300' }) + { 'a leads': '0x300' }),
     outage('MooringFencedWithoutRuler', 'critical', 8, 13, 20, fenced('0+2x300') + { 'a up': '1x5 0x10 1x300', 'b up': '1x5 0x10 1x300', 'a slis': '1x5 0x10 1x300', 'b slis': '1x5 0x10 1x300', 'a leads': '1x5 stale _x10 1x300', 'b leads': '0x5 stale _x10 0x300' }),
     outage('MooringFencedWithoutRuler', 'critical', 8, 13, 20, fenced('0+2x300') + { 'a leads': '1x5 0x10 1x300' }, 'replicas run'),
     ordinary(['MooringFencedWithoutRuler', 'MooringDown', 'MooringLeaderAbsent'], 'a fence behind which mooring leads', fenced('0+2x300')),
@@ -238,6 +241,8 @@ local gone(values) = { 'b up': values, 'b slis': values, 'b leads': null, 'b beg
       'a up': ['up', { instance: 'a', metrics_path: '/metrics' }, '1x300'],
       'b up': ['up', { instance: 'b', metrics_path: '/metrics' }, '1x300'],
     }),
+    ordinary(['MooringTwoControllers'], 'kube-controller-manager keeps attach/detach by flags, as for FlexVolumes', { 'k pvcs': ['workqueue_depth', { job: 'kube-controller-manager', instance: 'k', name: 'pvcs' }, '3x300'], 'a attach': null, 'b attach': null }),
+    ordinary(['MooringTwoControllers'], 'kube-controller-manager keeps the binder by flags', { 'k claims': ['workqueue_depth', { job: 'kube-controller-manager', instance: 'k', name: 'claims' }, '3x300'], 'a claims': null, 'b claims': null }),
     ordinary(['MooringTwoControllers'], 'a whole kube-controller-manager behind the fence', beside({ enforced: '1x300' })),
     // The fence is down for long, and kube-controller-manager has its loops. From the first minute on there is the alarm, too.
     outage('MooringTwoControllers', 'critical', 14, 18, 32, beside({ enforced: '1x5 0x20 1x300', lost: '0x5 1x20 0x300' }), 'the fence is lost', count=2),

@@ -123,9 +123,7 @@ impl FenceWatch {
                     let pause = if refusal.is_some() { REHEARSE_AGAIN } else { REHEARSE_EVERY };
                     rehearses_again = Instant::now() + pause;
                 }
-                if let Some(why) = &refusal {
-                    look.refuse(why);
-                }
+                look.refused.clone_from(&refusal);
             }
             let now = Instant::now();
             let is_news = vigil.take(&look, began, now).1;

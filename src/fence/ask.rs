@@ -26,7 +26,8 @@ pub enum NoAnswer {
 /// Whether the server's words say that the user has no right to the request, or none to give the rights in it to somebody: nothing
 /// else has judged it then.
 pub fn lacks_right(words: &str) -> bool {
-    words.contains("is forbidden: User ") || words.contains("attempting to grant RBAC permissions not currently held")
+    words.contains("is forbidden: User ")
+        || words.contains("attempting to grant RBAC permissions not currently held")
 }
 
 /// A client of the server.

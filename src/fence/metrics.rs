@@ -2,11 +2,11 @@
 
 use prometheus::IntGaugeVec;
 
-use super::vigil::VigilState;
+use super::vigil::{VigilState, WaitsFor};
 use crate::metrics::Metrics;
 
 /// How it may stand, as labels.
-pub const STATES: [&str; 4] = ["absent", "waiting", "enforced", "lost"];
+pub const STATES: [&str; 5] = ["absent", "refused", "waiting", "enforced", "lost"];
 
 /// `mooring_fence`.
 #[derive(Clone, Debug)]
@@ -19,16 +19,18 @@ impl FenceMetrics {
     /// See [`Metrics::register`].
     pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let help = "1 for how the fence stands to this replica (--fence): absent (no loop of \
-                    kube-controller-manager is fenced off, and this replica waits), waiting (it is not proven \
-                    yet, or has another content), enforced, lost (it was enforced before).";
+                    kube-controller-manager is fenced off, and this replica waits), refused (the same, and \
+                    something refuses one of its writes or the probe), waiting (it is not proven yet, or has \
+                    another content), enforced, lost (it was enforced before).";
         Ok(Self(metrics.gauges("mooring_fence", help, &["state"])?))
     }
 
     /// How it stands after a look.
     pub fn set(&self, standing: &VigilState) {
         let state = match standing {
-            VigilState::Waiting(_, true) => "absent",
-            VigilState::Waiting(..) => "waiting",
+            VigilState::Waiting(_, WaitsFor::Switch) => "absent",
+            VigilState::Waiting(_, WaitsFor::Right) => "refused",
+            VigilState::Waiting(_, WaitsFor::Proof) => "waiting",
             VigilState::Enforced(_) => "enforced",
             VigilState::Lost(_) => "lost",
         };

@@ -75,7 +75,7 @@ pub async fn look(
     let states = fences.iter().zip(&seen).map(|(fence, seen)| FenceState::of(fence, seen)).collect();
     let raised =
         seen.iter().flat_map(|seen| [&seen.policy, &seen.binding]).flatten().flatten().filter_map(made).max();
-    FenceLook { states, server, drain, leases, raised }
+    FenceLook { states, server, drain, leases, raised, refused: None }
 }
 
 /// When an object was made.

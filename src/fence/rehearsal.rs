@@ -1,8 +1,8 @@
 //! Whether the daemon may make its writes: dry runs of the main kinds, before a loop is fenced off for it.
 //!
 //! In: a client with the daemon's rights, and the loops that it runs. Out: what is refused. Creates of VolumeAttachments are not
-//! among them: the probe is one. A node shows what admission makes of a patch; of all other kinds an object that does not exist is
-//! enough, as rights are judged first.
+//! among them: the probe is one. A node shows what admission makes of a list that changes; of all other kinds an object that does not
+//! exist is enough to see the rights, which are judged first.
 
 use http::Method;
 use kube::Client;
@@ -43,7 +43,14 @@ fn writes(account: &str) -> &'static [(Method, &'static str)] {
     }
 }
 
-/// What it sends: with preconditions, as each write of the daemon (S35), and nothing that would change the node (S13).
+/// The list of a node with one entry more, for a dry run: what lets a list pass as it is may refuse each change of it.
+pub fn changed_list(node: &Value) -> Value {
+    let listed = node.pointer("/status/volumesAttached").and_then(Value::as_array);
+    let entry = json!({ "name": NAME, "devicePath": "" });
+    json!({ "volumesAttached": listed.into_iter().flatten().chain([&entry]).collect::<Vec<_>>() })
+}
+
+/// What it sends: with preconditions, as each write of the daemon (S35).
 fn body(method: &Method, node: Option<&Value>) -> Value {
     let guard = json!({ "uid": NAME, "resourceVersion": "1" });
     match (method, node) {
@@ -58,7 +65,7 @@ fn body(method: &Method, node: Option<&Value>) -> Value {
             let guard = of("/metadata/uid")
                 .zip(of("/metadata/resourceVersion"))
                 .map_or(guard, |(uid, revision)| json!({ "uid": uid, "resourceVersion": revision }));
-            json!({ "metadata": guard, "status": { "volumesAttached": of("/status/volumesAttached") } })
+            json!({ "metadata": guard, "status": changed_list(node) })
         }
         _ => json!({ "metadata": guard }),
     }
@@ -174,12 +181,25 @@ mod tests {
                 let line = format!("{} {}", request.method(), request.uri().path());
                 let (is_read, query) = (request.method() == Method::GET, request.uri().query());
                 assert!(is_read || query == Some("dryRun=All"), "{line}: nothing is stored");
+                if line == "PATCH /api/v1/nodes/n1/status" {
+                    let body = request.into_body().collect_bytes().await.unwrap();
+                    let body: Value = serde_json::from_slice(&body).unwrap();
+                    let names: Vec<&Value> = body["status"]["volumesAttached"]
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .map(|it| &it["name"])
+                        .collect();
+                    assert_eq!(names, ["listed", NAME], "it changes the list");
+                }
                 let (code, message) = match line.as_str() {
                     line if !refuses.is_empty() && line.starts_with(refuses) => (code, words),
                     "GET /api/v1/nodes" | LEASES => (200, ""),
                     _ => (404, "not found"),
                 };
-                let items = [json!({ "metadata": { "name": "n1" } })];
+                let items = [json!({
+                    "metadata": { "name": "n1" }, "status": { "volumesAttached": [{ "name": "listed" }] },
+                })];
                 let answer = json!({ "kind": "Status", "status": "Failure", "message": message, "code": code,
                     "items": items });
                 let answer =

@@ -49,6 +49,8 @@ pub enum FenceState {
     HalfRead(String),
     /// The policy is that of another version of mooring: which, and who has raised it.
     Other(String),
+    /// There is no such fence, and the probe shows nothing of this server, as it is refused by something else: why.
+    Unprobed(String),
     /// It cannot be told: why. If something else than the fence refuses the probe, that shows nothing of this server.
     Unknown(String),
 }
@@ -61,12 +63,12 @@ impl FenceState {
 
     /// Whether it cannot be told what this server does.
     pub fn is_untold(&self) -> bool {
-        matches!(self, Self::Unknown(_))
+        matches!(self, Self::Unknown(_) | Self::Unprobed(_))
     }
 
     /// Whether something of it was not read, so that nothing is to be done about it.
     pub fn is_unread(&self) -> bool {
-        matches!(self, Self::Unknown(_) | Self::HalfRead(_))
+        self.is_untold() || matches!(self, Self::HalfRead(_))
     }
 
     /// What is wrong with it, for people.
@@ -76,7 +78,11 @@ impl FenceState {
             Self::Absent => "there is no fence",
             Self::Lingering => "its objects are gone, and this API server denies yet",
             Self::NotEnforced => "the API server does not enforce this content of the fence",
-            Self::Gone(why) | Self::HalfRead(why) | Self::Other(why) | Self::Unknown(why) => why,
+            Self::Gone(why)
+            | Self::HalfRead(why)
+            | Self::Other(why)
+            | Self::Unprobed(why)
+            | Self::Unknown(why) => why,
         }
     }
 
@@ -88,7 +94,7 @@ impl FenceState {
                 Ok(_) => return Self::Absent,
                 Err(NoAnswer::Refused(_, words)) if words.contains(MARK) => return Self::Lingering,
                 // A fence could not be proven here.
-                Err(answer) => return Self::untold(&name, answer),
+                Err(answer) => return Self::Unprobed(untold(&name, answer)),
             }
         }
         if let (Ok(None), Err(why)) = (&seen.policy, &seen.binding) {
@@ -123,15 +129,15 @@ impl FenceState {
             // Another content of it.
             Err(NoAnswer::Refused(_, words)) if words.contains(MARK) => Self::NotEnforced,
             Ok(_) => Self::NotEnforced,
-            Err(answer) => Self::untold(&name, answer),
+            Err(answer) => Self::Unknown(untold(&name, answer)),
         }
     }
+}
 
-    fn untold(name: &str, answer: &NoAnswer) -> Self {
-        Self::Unknown(match answer {
-            NoAnswer::Refused(_, words) => refused_by_others(name, words),
-            NoAnswer::Unknown(why) => format!("the probe {name} was not answered: {why}"),
-        })
+fn untold(name: &str, answer: &NoAnswer) -> String {
+    match answer {
+        NoAnswer::Refused(_, words) => refused_by_others(name, words),
+        NoAnswer::Unknown(why) => format!("the probe {name} was not answered: {why}"),
     }
 }
 
@@ -170,6 +176,8 @@ pub struct FenceLook {
     pub leases: Option<BTreeMap<String, String>>,
     /// When the newest of the policies and bindings was made, by the clock of an API server, as far as they were read.
     pub raised: Option<Timestamp>,
+    /// Which write of the daemon's is refused, so that nobody is to be fenced off for it yet.
+    pub refused: Option<String>,
 }
 
 impl FenceLook {
@@ -192,9 +200,9 @@ impl FenceLook {
         age.is_some_and(|age| age < LONGEST_REQUEST + CLOCKS_DIFFER)
     }
 
-    /// Takes note that nobody is to be fenced off yet: why. It comes first.
-    pub fn refuse(&mut self, why: &str) {
-        self.states.insert(0, FenceState::Gone(why.to_owned()));
+    /// Whether there is none of them, whatever became of the probes: nobody is kept from ruling.
+    pub fn is_down(&self) -> bool {
+        self.states.iter().all(|state| matches!(state, FenceState::Absent | FenceState::Unprobed(_)))
     }
 
     /// What is wrong with the first that is not; of one of which nothing can be told only if nothing is known of another.

@@ -155,7 +155,7 @@ fn only_our_own_content_that_the_server_enforces_is_a_fence() {
                 FenceState::NotEnforced => "not enforced".to_owned(),
                 FenceState::Gone(why) | FenceState::Other(why) => why,
                 FenceState::HalfRead(why) => format!("half read: {why}"),
-                FenceState::Unknown(why) => format!("unknown: {why}"),
+                FenceState::Unprobed(why) | FenceState::Unknown(why) => format!("unknown: {why}"),
             };
             assert!(found.contains(expected), "{name}: {found}");
         }

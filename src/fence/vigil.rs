@@ -32,12 +32,23 @@ pub const HEARD_WITHIN: Duration = Duration::from_secs(
 /// A switch that has not said for so long that nothing new is to be begun is gone.
 pub const DRAIN_LASTS: Duration = Duration::from_mins(1);
 
+/// What a replica waits for that has never seen the fence proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// That the fence is raised: there is nothing of it, so nobody is kept from ruling.
+    Switch,
+    /// Before that, that nothing refuses the probe or a write of mooring's any more.
+    Right,
+    /// That the fence is proven, or that it is the one of this version.
+    Proof,
+}
+
 /// How the fence stands to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Educe)]
-#[educe(Default(expression = Self::Waiting("it has not been looked at".to_owned(), false)))]
+#[educe(Default(expression = Self::Waiting("it has not been looked at".to_owned(), WaitsFor::Proof)))]
 pub enum VigilState {
-    /// It has never been proven: why not, and whether there is nothing of it, so that nobody is kept from ruling.
-    Waiting(String, bool),
+    /// It has never been proven: why not.
+    Waiting(String, WaitsFor),
     /// It is proven.
     Enforced(Proven),
     /// It was, and is not any more: why.
@@ -74,10 +85,23 @@ impl Vigil {
         let standing = match look.wrong() {
             Some(_) if was_proven && doubt.is_some_and(|since| now < since + LONGEST_DOUBT) => None,
             Some(wrong) if was_proven => Some(VigilState::Lost(wrong.why().to_owned())),
-            Some(wrong) => Some(VigilState::Waiting(wrong.why().to_owned(), look.is_absent())),
+            Some(wrong) => {
+                let waits_for = match look.refused {
+                    None if look.is_absent() => WaitsFor::Switch,
+                    _ if look.is_down() => WaitsFor::Right,
+                    _ => WaitsFor::Proof,
+                };
+                Some(VigilState::Waiting(
+                    look.refused.as_deref().unwrap_or(wrong.why()).to_owned(),
+                    waits_for,
+                ))
+            }
             None if proven != Proven::No => Some(VigilState::Enforced(proven)),
             None if was_proven => None,
-            None => Some(VigilState::Waiting("it is not proven for each API server yet".to_owned(), false)),
+            None => Some(VigilState::Waiting(
+                "it is not proven for each API server yet".to_owned(),
+                WaitsFor::Proof,
+            )),
         };
         let changed = standing.filter(|standing| *standing != self.standing);
         let is_news = changed.is_some();
@@ -131,14 +155,17 @@ mod tests {
             server: Some(server.to_owned()),
             leases: Some(leases),
             raised: None,
+            refused: None,
         }
     }
 
     #[test]
     fn s14_a_fence_is_lost_when_it_is_gone_or_in_doubt_for_a_minute() {
         let (gone, unknown) = (|| FenceState::Gone("g".to_owned()), || FenceState::Unknown("u".to_owned()));
-        let (waits, lost) =
-            (|why: &str| VigilState::Waiting(why.into(), false), |why: &str| VigilState::Lost(why.into()));
+        let (waits, lost) = (
+            |why: &str| VigilState::Waiting(why.into(), WaitsFor::Proof),
+            |why: &str| VigilState::Lost(why.into()),
+        );
         let enforced = || VigilState::Enforced(Proven::ByEachServer);
         // Second, what is seen, how it stands then.
         let course = [
@@ -172,10 +199,23 @@ mod tests {
         let (mut vigil, now) = (Vigil::default(), Instant::now());
         let absent =
             || FenceLook { states: vec![FenceState::Absent; 2], ..look(0, "a", &["x"], FenceState::Absent) };
-        let mut refused = absent();
-        refused.refuse("no patch");
-        assert_eq!(*vigil.take(&refused, now, now).0, VigilState::Waiting("no patch".into(), false));
-        assert!(matches!(vigil.take(&absent(), now, now).0, VigilState::Waiting(_, true)));
+        let refused = FenceLook { refused: Some("no patch".to_owned()), ..absent() };
+        let mut standing = |look| vigil.take(&look, now, now).0.clone();
+        assert_eq!(standing(refused), VigilState::Waiting("no patch".into(), WaitsFor::Right));
+        assert!(matches!(standing(absent()), VigilState::Waiting(_, WaitsFor::Switch)));
+        let unprobed = FenceState::Unprobed("a webhook".to_owned());
+        let states = vec![unprobed.clone(); 2];
+        let waits = VigilState::Waiting("a webhook".into(), WaitsFor::Right);
+        assert_eq!(
+            standing(FenceLook { states, ..absent() }),
+            waits,
+            "the one that rules is not kept from it"
+        );
+        let states = vec![FenceState::NotEnforced, unprobed];
+        assert!(matches!(
+            standing(FenceLook { states, ..absent() }),
+            VigilState::Waiting(_, WaitsFor::Proof)
+        ));
     }
 
     #[test]

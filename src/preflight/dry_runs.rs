@@ -11,6 +11,7 @@ use crate::fence::{
     ask::{LONGEST_ANSWER, NoAnswer, answer, apply, lacks_right, read, text, try_delete},
     policies::{BINDINGS, Fence, POLICIES, apply_path, path_of},
     probe::hidden,
+    rehearsal::changed_list,
 };
 
 /// As whom the daemon writes.
@@ -104,12 +105,12 @@ fn applied(object: &Value) -> (String, String) {
     (format!("{kind} {name}"), format!("{root}/{version}{namespace}/{plural}/{name}?{asked}"))
 }
 
-/// Whether a patch of a node's status by the daemon would be accepted. As the daemon, if the user may impersonate it.
+/// Whether a patch of a node's list by the daemon would be accepted. As the daemon, if the user may impersonate it.
 pub(super) async fn node_status(client: &Client) -> Result<Value, NoAnswer> {
     let nodes = read(client, "/api/v1/nodes?limit=1").await?.unwrap_or_default();
-    let name = nodes.pointer("/items/0/metadata/name").and_then(Value::as_str);
     let mut runs = DryRuns::default();
-    let Some(name) = name else {
+    let node = nodes.pointer("/items/0").unwrap_or(&Value::Null);
+    let Some(name) = node.pointer("/metadata/name").and_then(Value::as_str) else {
         runs.unchecked.push("a patch of a node's status, because there is no node".to_owned());
         return Ok(runs.value());
     };
@@ -119,7 +120,7 @@ pub(super) async fn node_status(client: &Client) -> Result<Value, NoAnswer> {
         .header("impersonate-group", "system:serviceaccounts")
         .header("impersonate-group", "system:serviceaccounts:mooring-system")
         .header("impersonate-group", "system:authenticated")
-        .body(b"{\"status\":{}}".to_vec())
+        .body(json!({ "status": changed_list(node) }).to_string().into_bytes())
         .map_err(|error| NoAnswer::Unknown(error.to_string()))?;
     runs.note(
         &format!("a patch of nodes/status of {name} as the daemon"),

@@ -261,7 +261,8 @@ fn daemon(facts: &PreflightFacts, fences: &[&Fence]) -> Result<CheckResult, Stri
     }
     if !are_off && is_rolling(deployment) {
         let evidence = format!("{evidence}, and some may be of an earlier template");
-        let todo = "if that had no --fence, two rule now: mooring switch --to mooring --yes, or scale mooring to 0";
+        let todo =
+            "if that had no --fence, two rule now: mooring switch --to mooring --yes, or scale mooring to 0";
         return Ok((Level::Warn, evidence, todo));
     }
     if ready == 0 {

@@ -108,11 +108,8 @@ mod tests {
 
     #[test]
     fn who_asks_is_not_known_or_has_no_right_or_something_refuses() {
-        let codes = [
-            (401, UNREACHABLE),
-            (403, Verdict::Forbidden.exit_code()),
-            (422, Verdict::Blocked.exit_code()),
-        ];
+        let codes =
+            [(401, UNREACHABLE), (403, Verdict::Forbidden.exit_code()), (422, Verdict::Blocked.exit_code())];
         for (status, code) in codes {
             let stop = stop(&NoAnswer::Refused(status, "no".to_owned()));
             assert_eq!(stop.0, code, "{status}");

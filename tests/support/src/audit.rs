@@ -60,6 +60,10 @@ pub fn read(path: &Path, from: usize) -> Vec<Entry> {
     for line in text[from..].lines() {
         // The last line may still be being written.
         let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };
+        // What is sent as a dry run writes nothing.
+        if entry["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=")) {
+            continue;
+        }
         let object = &entry["objectRef"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let mut resource = text(&object["resource"]);
