@@ -35,6 +35,8 @@ use crate::{
 const NAMESPACE: &str = "mooring-system";
 /// As long as the law's own pauses need: ten minutes after another writer, six of a force, five of the longest retry.
 const CALM: Duration = Duration::from_mins(22);
+/// Within this time after the last trouble a daemon ends that has lost the lease in it.
+const LEASE_ENDS: Duration = Duration::from_mins(1);
 /// After the last kill.
 const AFTER: Duration = Duration::from_mins(3);
 /// How long a kill waits for its write.
@@ -246,6 +248,10 @@ impl Daemons {
     async fn calm(&mut self) {
         while self.troubles.join_next().await.is_some() {}
         self.revive();
+        // Whom the last trouble costs the lease ends after it.
+        sleep(LEASE_ENDS).await;
+        self.revive();
+        sleep(CALM - LEASE_ENDS).await;
     }
 }
 
@@ -318,7 +324,6 @@ async fn run(script: &Script) -> Record {
     }
     let fights = world.calm().await;
     daemons.calm().await;
-    sleep(CALM).await;
     let (killed, killed_request) = (server.revision().await, server.recorded());
     let killed_at = Instant::now();
     let (kills, starts, late) = (daemons.kills.clone(), daemons.starts.clone(), daemons.late.clone());
