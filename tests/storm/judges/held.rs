@@ -7,7 +7,6 @@ use serde_json::Value;
 use test_support::{
     audit::{DAEMON, Entry},
     history::Change,
-    invariants,
 };
 use tokio::time::Instant;
 
@@ -37,12 +36,12 @@ fn tells(record: &Record, moment: &Moment) -> Instant {
     kept.map(|(_, until)| until + UNDER_WAY).fold(moment.at, Instant::max) + lag
 }
 
-/// Whether the promise is kept if what others did comes after the write, as far as its writer was not told of it.
+/// Whether the promise, which this checks, is kept if what others did comes after the write, as far as its writer was not told of it.
 pub fn is_untold(
     record: &Record,
     timeline: &Timeline,
     what: &str,
-    is_judged: impl Fn(&Change) -> bool + Copy,
+    check: impl Fn(&[Change]) -> Vec<String>,
 ) -> bool {
     let Some(write) = write_of(timeline, what) else { return false };
     let revision = write.change.revision;
@@ -59,7 +58,7 @@ pub fn is_untold(
     begins.into_iter().any(|since| {
         let late: BTreeSet<u64> =
             untold.iter().filter(|moment| moment.at >= since).map(|moment| moment.change.revision).collect();
-        let broken = invariants::check_history(&told_late(timeline, &late, revision), is_judged);
+        let broken = check(&told_late(timeline, &late, revision));
         let is_it = |other: &String| {
             other.split(' ').next() == rule && other.rsplit(' ').next() == what.rsplit(' ').next()
         };
@@ -82,33 +81,6 @@ fn told_late(timeline: &Timeline, late: &BTreeSet<u64>, write: u64) -> Vec<Chang
         }
     }
     changes
-}
-
-/// Whether that broken promise is S22 of a claim, made Bound to a volume that is not its own any more, and excused: the volume was
-/// the claim's as the request was sent, or when its writer was last told of volumes.
-pub fn excuses(record: &Record, timeline: &Timeline, what: &str) -> bool {
-    let Some(write) = write_of(timeline, what).filter(|_| what.starts_with("S22 a claim ")) else {
-        return false;
-    };
-    let revision = write.change.revision;
-    let Some(sent) = sent(record, revision) else { return false };
-    let Some(claim) = &write.change.after else { return false };
-    if claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"].is_null() {
-        return false;
-    }
-    let blind = record.blind.iter().filter(|blind| {
-        blind.is_to("persistentvolumes") && blind.from <= sent && sent <= blind.until + UNDER_WAY
-    });
-    let seen = blind.map(|blind| blind.from).fold(sent, Instant::min);
-    timeline.moments.iter().any(|moment| {
-        let change = moment.change;
-        change.resource == "persistentvolumes"
-            && claim["spec"]["volumeName"] == change.name.as_str()
-            && !moment.is_ours()
-            && moment.at >= seen
-            && change.revision < revision
-            && change.before.as_ref().is_some_and(|volume| volume["spec"]["claimRef"]["uid"] == uid(claim))
-    })
 }
 
 /// Whether a claim is made Bound to a volume that people handed to it a moment before: the claim that had it is not Lost yet

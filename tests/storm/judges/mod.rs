@@ -72,8 +72,9 @@ pub fn goods(record: &Record) -> Vec<Fault> {
 /// Today's promises, by who wrote: only what the daemon's own requests and writes did.
 fn promises(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let ours = writes::by_daemon(&record.requests);
-    let mut broken = writes::check(&record.changes, &ours);
-    broken.retain(|what| !held::excuses(record, timeline, what));
+    let check = |changes: &[Change]| writes::check(changes, &ours);
+    let mut broken = check(&record.changes);
+    broken.retain(|what| !held::is_untold(record, timeline, what, check));
     broken.extend(invariants::check_requests(&record.requests));
     broken.retain(|what| !all_on::is_of_claims(what));
     broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
@@ -85,8 +86,9 @@ fn history(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let ours: BTreeSet<u64> = ours.map(|moment| moment.change.revision).collect();
     let is_judged =
         |change: &Change| change.resource != "volumeattributesclasses" && ours.contains(&change.revision);
-    let mut broken = invariants::check_history(&record.changes, is_judged);
-    broken.retain(|what| !held::is_untold(record, timeline, what, is_judged));
+    let check = |changes: &[Change]| invariants::check_history(changes, is_judged);
+    let mut broken = check(&record.changes);
+    broken.retain(|what| !held::is_untold(record, timeline, what, check));
     broken.retain(|what| !held::is_handed_over(timeline, what));
     broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
 }
