@@ -83,9 +83,9 @@ fn told_late(timeline: &Timeline, late: &BTreeSet<u64>, write: u64) -> Vec<Chang
     changes
 }
 
-/// Whether a claim is made Bound to a volume that people handed to it a moment before: the claim that had it is not Lost yet
-/// (S18 allows that).
-pub fn is_handed_over(timeline: &Timeline, what: &str) -> bool {
+/// Whether a claim is made Bound to a volume that people handed to it a moment before, as far as its writer was told: the claim that
+/// had it is not Lost yet (S18 allows that).
+pub fn is_handed_over(record: &Record, timeline: &Timeline, what: &str) -> bool {
     let Some(write) = write_of(timeline, what).filter(|_| what.starts_with("S18 ")) else { return false };
     let Some(claim) = &write.change.after else { return false };
     timeline.moments.iter().any(|moment| {
@@ -99,7 +99,7 @@ pub fn is_handed_over(timeline: &Timeline, what: &str) -> bool {
             && claim["spec"]["volumeName"] == change.name.as_str()
             && !moment.is_ours()
             && change.revision < write.change.revision
-            && moment.at + UNDER_WAY >= write.at
+            && tells(record, moment) + UNDER_WAY >= write.at
             && had.is_some_and(|had| had != uid(claim) && Some(had) != has)
     })
 }

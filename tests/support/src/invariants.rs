@@ -26,8 +26,8 @@ const COMPONENTS: [&str; 4] =
 #[derive(Debug, Default)]
 struct World<'a> {
     objects: BTreeMap<(&'a str, &'a str), &'a Value>,
-    /// Source and exclusiveness of every PersistentVolume that ever was.
-    volumes: BTreeMap<&'a str, (Volume, bool)>,
+    /// Source and exclusiveness of every PersistentVolume that ever was, oldest first.
+    volumes: BTreeMap<&'a str, Vec<(Volume, bool)>>,
     /// What every node ever was, oldest first.
     nodes: BTreeMap<&'a str, Vec<&'a Value>>,
     /// UIDs of VolumeAttachments that were attached at some revision.
@@ -112,7 +112,10 @@ impl<'a> World<'a> {
         self.objects.insert(key, after);
         match key {
             ("persistentvolumes", name) => {
-                self.volumes.insert(name, Volume::of(after));
+                let (volume, all) = (Volume::of(after), self.volumes.entry(name).or_default());
+                if all.last() != Some(&volume) {
+                    all.push(volume);
+                }
             }
             ("nodes", name) => self.nodes.entry(name).or_default().push(after),
             ("pods" | "persistentvolumeclaims", name) => {
@@ -127,11 +130,16 @@ impl<'a> World<'a> {
         }
     }
 
+    fn volume_of(&self, attachment: &Value) -> Option<&(Volume, bool)> {
+        let source = attachment["spec"]["source"]["persistentVolumeName"].as_str()?;
+        attachments::volume_of(attachment, self.volumes.get(source)?)
+    }
+
     fn check_attachment(&mut self, change: &Change) {
-        let volume_of = |name: &str| self.volumes.get(name);
         // One that is there already is not made by a change of it.
         if let (None, Some(after)) = (&change.before, &change.after)
-            && let Some(nodes) = attachments::spread(after, self.all("volumeattachments"), volume_of)
+            && let Some(nodes) =
+                attachments::spread(after, self.all("volumeattachments"), |of| self.volume_of(of))
         {
             self.violate(change, [format!("S1 an exclusive volume is on {nodes:?}")]);
         }
@@ -148,8 +156,7 @@ impl<'a> World<'a> {
     /// S2 and S3, at the revision at which a VolumeAttachment's deletion began. Of a node that is not Ready S3 is not asked:
     /// no record of etcd tells how long force has been due (S4).
     fn deleted_early(&self, attachment: &Value) -> Option<String> {
-        let source = attachment["spec"]["source"]["persistentVolumeName"].as_str()?;
-        let volume = self.volumes.get(source)?.0.unique_name()?;
+        let volume = self.volume_of(attachment)?.0.unique_name()?;
         let node = attachment["spec"]["nodeName"].as_str()?;
         // A node that is gone lists nothing.
         self.objects.get(&("nodes", node))?;

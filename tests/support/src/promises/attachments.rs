@@ -56,19 +56,17 @@ fn is_exclusive(modes: &Value) -> bool {
 /// S1: all VolumeAttachments of an exclusive volume, in whatever state, name one node. These are the nodes, if they are
 /// several.
 ///
-/// `volume_of` knows the volumes by the names of their PersistentVolumes.
+/// `volume_of` knows the volumes of VolumeAttachments.
 pub fn spread<'a, 'b>(
     attachment: &Value,
     all: impl Iterator<Item = &'a Value>,
-    volume_of: impl Fn(&str) -> Option<&'b (Volume, bool)>,
+    volume_of: impl Fn(&Value) -> Option<&'b (Volume, bool)>,
 ) -> Option<BTreeSet<&'a str>> {
-    let source = |of: &Value| of["spec"]["source"]["persistentVolumeName"].as_str().map(str::to_owned);
-    let known = |of: &Value| source(of).and_then(|name| volume_of(&name));
-    let (volume, _) = known(attachment)?;
+    let (volume, _) = volume_of(attachment)?;
     let mut nodes = BTreeSet::new();
     let mut is_exclusive = false;
     for other in all {
-        if let Some((of_other, exclusive)) = known(other)
+        if let Some((of_other, exclusive)) = volume_of(other)
             && of_other == volume
         {
             nodes.extend(other["spec"]["nodeName"].as_str());
@@ -88,6 +86,12 @@ pub fn misnamed(attachment: &Value, volume: &Volume) -> Option<String> {
     let is_right = text(attachment, "/spec/attacher") == driver
         && text(attachment, "/metadata/name") == attachment_name(handle, driver, node);
     (!is_right).then(|| format!("S9 a VolumeAttachment on {node} is not named after {driver} and {handle}"))
+}
+
+/// Of all volumes that the PersistentVolume of a VolumeAttachment ever stood for, oldest first, the one that it was made for: the one
+/// that it is named after, or the last.
+pub fn volume_of<'a>(attachment: &Value, all: &'a [(Volume, bool)]) -> Option<&'a (Volume, bool)> {
+    all.iter().rev().find(|(volume, _)| misnamed(attachment, volume).is_none()).or(all.last())
 }
 
 /// S2 and S3, when the deletion of a VolumeAttachment begins. The states of its node come oldest first, and the last is the
@@ -248,6 +252,22 @@ mod tests {
     }
 
     #[test]
+    fn s2_an_attachment_is_of_the_volume_that_it_is_named_after_though_the_persistent_volume_was_made_anew() {
+        let volume = |handle: &str| (Volume::Csi("d".to_owned(), handle.to_owned()), true);
+        let all = [volume("old"), volume("new")];
+        for (name, expected) in [
+            (attachment_name("old", "d", "n"), "old"),
+            (attachment_name("new", "d", "n"), "new"),
+            ("by-hand".to_owned(), "new"),
+        ] {
+            let attachment =
+                json!({ "metadata": { "name": name }, "spec": { "attacher": "d", "nodeName": "n" } });
+            assert_eq!(volume_of(&attachment, &all), Some(&volume(expected)), "{attachment}");
+        }
+        assert_eq!(volume_of(&json!({}), &[]), None);
+    }
+
+    #[test]
     fn s1_an_exclusive_volume_is_told_on_two_nodes_under_whatever_names() {
         let volume = |name: &str, handle: &str, mode: &str| {
             let modes: Vec<&str> = Some(mode).filter(|mode| !mode.is_empty()).into_iter().collect();
@@ -271,9 +291,9 @@ mod tests {
         for (modes, nodes, is_told) in cases {
             let volumes = [volume("one", "h", modes[0]), volume("two", "h", modes[1])];
             let all = [attachment("one", nodes[0]), attachment("two", nodes[1]), attachment("other", "c")];
-            let known = |name: &str| match name {
-                "one" => Some(&volumes[0]),
-                "two" => Some(&volumes[1]),
+            let known = |of: &Value| match of["spec"]["source"]["persistentVolumeName"].as_str() {
+                Some("one") => Some(&volumes[0]),
+                Some("two") => Some(&volumes[1]),
                 _ => None,
             };
             let told = spread(&all[0], all.iter(), known);
