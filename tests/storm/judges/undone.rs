@@ -138,7 +138,11 @@ impl<'a> Watch<'a> {
             }
         }
         for (place, wrong) in self.wrong.iter().filter(|(place, _)| place.0 == What::Open) {
-            if now > undisturbed(&self.troubles, wrong.since, now) + STOPPED + lag {
+            // Of two writers that undo claim and volume, each has a pause of its own.
+            let fights = self.record.fights.iter().filter(|fight| fight.until > wrong.since);
+            let (of_claim, of_others): (Vec<_>, Vec<_>) = fights.partition(|fight| fight.name == place.1);
+            let pauses = if of_claim.is_empty() || of_others.is_empty() { 1 } else { 2 };
+            if now > undisturbed(&self.troubles, wrong.since, now) + STOPPED * pauses + lag {
                 let rule = "pace: a claim waits beside its volume";
                 self.faults
                     .entry((rule, place.clone()))
