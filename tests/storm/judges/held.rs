@@ -84,36 +84,45 @@ fn told_late(timeline: &Timeline, late: &BTreeSet<u64>, write: u64) -> Vec<Chang
     changes
 }
 
-/// Whether that broken promise is S22 of a claim, made Bound to a volume that is not its own any more, and excused: the volume was
-/// the claim's as the request was sent, or when its writer was last told of volumes.
+/// Whether that broken promise is excused by what others did to a volume: S22 of a claim that is made Bound to one that is not its
+/// own any more, and S19 of one that another gave to the claim. No writer knows of that before it is told.
 pub fn excuses(record: &Record, timeline: &Timeline, what: &str) -> bool {
-    let Some(write) = write_of(timeline, what).filter(|_| what.starts_with("S22 a claim ")) else {
+    let other = what.strip_prefix("S19 the claim has ").and_then(|rest| rest.split(' ').next());
+    let Some(write) =
+        write_of(timeline, what).filter(|_| other.is_some() || what.starts_with("S22 a claim "))
+    else {
         return false;
     };
     let revision = write.change.revision;
     let Some(sent) = sent(record, revision) else { return false };
-    let Some(claim) = &write.change.after else { return false };
-    if claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"].is_null() {
-        return false;
-    }
-    let blind = record.blind.iter().filter(|blind| {
-        blind.is_to("persistentvolumes") && blind.from <= sent && sent <= blind.until + UNDER_WAY
-    });
-    let seen = blind.map(|blind| blind.from).fold(sent, Instant::min);
+    let Some(after) = &write.change.after else { return false };
+    let refers = |volume: &Option<Value>, to: &str| {
+        volume.as_ref().is_some_and(|volume| volume["spec"]["claimRef"]["uid"] == to)
+    };
+    let is_it = |change: &Change| match other {
+        Some(other) => {
+            let claim = after["spec"]["claimRef"]["uid"].as_str().unwrap_or_default();
+            change.name == other && !refers(&change.before, claim) && refers(&change.after, claim)
+        }
+        None => {
+            !after["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"].is_null()
+                && after["spec"]["volumeName"] == change.name.as_str()
+                && refers(&change.before, uid(after))
+        }
+    };
     timeline.moments.iter().any(|moment| {
         let change = moment.change;
         change.resource == "persistentvolumes"
-            && claim["spec"]["volumeName"] == change.name.as_str()
             && !moment.is_ours()
-            && moment.at >= seen
             && change.revision < revision
-            && change.before.as_ref().is_some_and(|volume| volume["spec"]["claimRef"]["uid"] == uid(claim))
+            && tells(record, moment) >= sent
+            && is_it(change)
     })
 }
 
-/// Whether a claim is made Bound to a volume that people handed to it a moment before: the claim that had it is not Lost yet
-/// (S18 allows that).
-pub fn is_handed_over(timeline: &Timeline, what: &str) -> bool {
+/// Whether a claim is made Bound to a volume that people handed to it, of which we were told a moment before: the claim that had it
+/// is not Lost yet (S18 allows that).
+pub fn is_handed_over(record: &Record, timeline: &Timeline, what: &str) -> bool {
     let Some(write) = write_of(timeline, what).filter(|_| what.starts_with("S18 ")) else { return false };
     let Some(claim) = &write.change.after else { return false };
     timeline.moments.iter().any(|moment| {
@@ -127,7 +136,7 @@ pub fn is_handed_over(timeline: &Timeline, what: &str) -> bool {
             && claim["spec"]["volumeName"] == change.name.as_str()
             && !moment.is_ours()
             && change.revision < write.change.revision
-            && moment.at + UNDER_WAY >= write.at
+            && tells(record, moment) + UNDER_WAY >= write.at
             && had.is_some_and(|had| had != uid(claim) && Some(had) != has)
     })
 }
