@@ -60,8 +60,9 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         }
     }
     let unproven = unproven(record, timeline);
+    let by_people = by_people(record, timeline);
     for (name, pod) in objects.all("pods") {
-        if pod_waits(record, &objects, &unproven, pod) {
+        if pod_waits(record, &objects, &unproven, pod) && !waits_for_people(&objects, &by_people, pod) {
             fault("calm: a pod that waits without a cause", name.to_owned());
         }
     }
@@ -133,7 +134,9 @@ pub(super) fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Optio
     };
     match phase(claim) {
         "Bound" => None,
-        "Lost" => volume.filter(|volume| names_it(volume)).map(|_| "calm: Lost with its volume"),
+        "Lost" => volume
+            .filter(|volume| names_it(volume) && !is_disputed(objects, volume))
+            .map(|_| "calm: Lost with its volume"),
         _ if volume.is_some_and(is_its) => Some(HALF_BOUND),
         _ if claim["spec"]["volumeName"].is_null() && lacks_class(objects, claim) => {
             Some("calm: of no class beside a default one")
@@ -164,6 +167,21 @@ pub(super) fn claim_waits(objects: &Objects, name: &str, claim: &Value) -> Optio
             asks_nobody(objects, claim).then_some(NOT_ASKED)
         }
     }
+}
+
+/// Whether a volume that names no claim is named by several that were bound to it, of which not exactly one is Bound: then it goes
+/// to none until people say to which (S45).
+fn is_disputed(objects: &Objects, volume: &Value) -> bool {
+    let was_bound = |claim: &Value| {
+        ["Bound", "Lost"].contains(&phase(claim))
+            || claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"].is_string()
+    };
+    let claims = objects.all("persistentvolumeclaims").map(|(_, claim)| claim);
+    let owners: Vec<&Value> = claims
+        .filter(|claim| claim["spec"]["volumeName"] == volume["metadata"]["name"] && was_bound(claim))
+        .collect();
+    let bound = owners.iter().filter(|claim| phase(claim) == "Bound").count();
+    volume["spec"]["claimRef"].is_null() && owners.len() > 1 && bound != 1
 }
 
 /// A claim that says nothing of its class, where one is the default.
@@ -221,7 +239,7 @@ fn is_explained(objects: &Objects, attachment: &Value) -> bool {
 
 /// A write about an attachment, or to the list of its node, of whose volume nothing tells what a pod was given by it: it is
 /// gone, or one of another handle has its name (S44). A pod of that node, whose claim leads nowhere either, may be told so.
-/// So it is with what another claim has by now.
+/// So it is with what another claim has by now, and with what refers to no claim any more.
 fn is_unexplained(objects: &Objects, given: &Given, entry: &Entry) -> bool {
     let told = entry.request["involvedObject"]["name"].as_str().unwrap_or_default();
     let told = objects.all("pods").find(|(_, pod)| pod["metadata"]["name"] == told).map(|(_, pod)| pod);
@@ -235,7 +253,12 @@ fn is_unexplained(objects: &Objects, given: &Given, entry: &Entry) -> bool {
             "events" => told.is_some_and(|pod| pod["spec"]["nodeName"] == *node),
             _ => false,
         };
-        let is_others = is_left_over(objects, attachment) && is_given(objects, given, attachment);
+        let source = attachment["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+        let names_none = objects
+            .get("persistentvolumes", source)
+            .is_some_and(|volume| volume["spec"]["claimRef"].is_null());
+        let is_others =
+            (names_none || is_left_over(objects, attachment)) && is_given(objects, given, attachment);
         is_about && (is_others || !is_explained(objects, attachment))
     }) || entry.resource.starts_with("nodes") && takes_off_what_was_given(objects, given, entry)
 }
@@ -400,6 +423,39 @@ pub(super) fn is_left_over(objects: &Objects, attachment: &Value) -> bool {
             })
     });
     !is_used && !is_wanted
+}
+
+/// The attachments that others than the daemon made last, by name.
+fn by_people<'a>(record: &Record, timeline: &Timeline<'a>) -> BTreeSet<&'a str> {
+    let mut names = BTreeSet::new();
+    for moment in timeline.moments.iter().take_while(|moment| moment.change.revision <= record.killed) {
+        let change = moment.change;
+        if change.resource == "volumeattachments" && change.before.is_none() {
+            if moment.is_ours() {
+                names.remove(change.name.as_str());
+            } else {
+                names.insert(change.name.as_str());
+            }
+        }
+    }
+    names
+}
+
+/// Whether what a pod waits for is an attachment that people made of its disk there, of a PersistentVolume that is gone: its attacher
+/// cannot attach, and says so. As long as the pod needs the disk the daemon does not delete what carries the name of its own.
+fn waits_for_people(objects: &Objects, by_people: &BTreeSet<&str>, pod: &Value) -> bool {
+    let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+    claims_of(pod).iter().any(|key| {
+        let claim = objects.get("persistentvolumeclaims", key);
+        let volume = claim.and_then(|claim| claim["spec"]["volumeName"].as_str());
+        let disk = volume.and_then(|name| objects.get("persistentvolumes", name)).and_then(disk_of);
+        let Some(name) = disk.and_then(|disk| attachment_of(&disk, node)) else { return false };
+        let Some(attachment) = objects.get("volumeattachments", &name) else { return false };
+        let source = attachment["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+        by_people.contains(name.as_str())
+            && attachment["status"]["attached"] != true
+            && objects.get("persistentvolumes", source).is_none()
+    })
 }
 
 /// A pod on a well node whose claims are Bound waits, and nothing that the world shows keeps its volume from it.

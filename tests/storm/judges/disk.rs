@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use super::{
     Fault, Moment, Names, Objects, Timeline, begins, claims_of, disk_of, in_use, is_out_of_service, is_ready,
-    is_terminating, listed, machine_for, mounted, uid,
+    is_terminating, listed, machine_for, mounted, refers_to_name, uid,
 };
 use crate::{
     play::Record,
-    world::{attachment_of, machine_of, node_of},
+    world::{attachment_of, is_managed, machine_of, node_of},
 };
 
 /// Six minutes of true time, less what the clocks of the tests are coarse.
@@ -198,7 +198,7 @@ impl<'a> Machines<'a> {
             ("volumeattachments", Some(attachment)) if is_terminating(attachment) => {
                 self.asked.entry(change.name.clone()).or_insert(moment.at);
             }
-            ("volumeattachments", _) => drop(self.asked.remove(&change.name)),
+            ("volumeattachments", Some(_)) => drop(self.asked.remove(&change.name)),
             ("persistentvolumes", Some(volume)) => {
                 if change.before.is_none() {
                     self.volumes_made.insert(change.name.clone(), moment.at);
@@ -361,7 +361,9 @@ impl<'a> Machines<'a> {
             // the list.
             let is_unreported = self.falsified.contains(&place) || self.gone.contains(&place) || is_new;
             let is_unlisted = self.unlisted.contains(&place);
-            if !is_attached && !witness && !is_unlisted && is_unreported {
+            // Nor can a process know what has only a machine whose name another one had before that process began.
+            let is_unknown = self.names.is_unknown(machine, &self.begins, moment.at);
+            if !is_attached && !witness && (is_unknown || !is_unlisted && is_unreported) {
                 continue;
             }
             faults.push(Fault {
@@ -375,7 +377,8 @@ impl<'a> Machines<'a> {
     }
 
     /// A disk with an attachment is put on the list of a node whose name another machine has taken: is it that one's, which the
-    /// attachment is not for? A process that began since cannot know, and a pod that has started keeps what it was given.
+    /// attachment is not for? A process that began since cannot know, and a pod that has started keeps what it was given, also
+    /// while it is being deleted, until it ends (S44).
     fn judge_listed(&self, objects: &Objects, moment: &Moment, disk: &str, faults: &mut Vec<Fault>) {
         let node = moment.change.name.as_str();
         let attachment = attachment_of(disk, node);
@@ -386,12 +389,10 @@ impl<'a> Machines<'a> {
         let Some(since) = self.mounted(disk, machine, moment.at).filter(|_| machine != bearer) else {
             return;
         };
-        let is_unknown =
-            self.names.lost(node).is_none_or(|lost| self.begins.iter().any(|begin| *begin >= lost));
         if self.shared.contains(disk)
-            || is_unknown
+            || self.names.is_unknown(machine, &self.begins, moment.at)
             || self.is_excused(machine, since, moment.at)
-            || self.shows_pod(objects, disk, machine)
+            || self.has_pod(objects, disk, machine, moment.at, false)
         {
             return;
         }
@@ -420,7 +421,7 @@ impl<'a> Machines<'a> {
                 // Such a pod needs the disk whatever people made of its node's report, unless the driver attaches none (S16).
                 let attaches = |(_, driver): (&str, &Value)| driver["spec"]["attachRequired"] != false;
                 let is_needed =
-                    objects.all("csidrivers").all(attaches) && self.shows_pod(objects, disk, machine);
+                    objects.all("csidrivers").all(attaches) && self.shows_pod(objects, disk, machine, *at);
                 let is_told_wrongly = self.falsified.contains(&place) || is_new;
                 if is_told_wrongly && !is_needed {
                     return;
@@ -442,8 +443,11 @@ impl<'a> Machines<'a> {
                 };
                 let by_us =
                     is_ours(machine).is_some_and(|(_, ours)| ours) || !is_told_wrongly && by_another();
-                let is_forced = self.is_excused(machine, since, *at);
-                let is_shown = !self.is_fenced(machine, since) && self.shows_pod(objects, disk, machine);
+                let asked = attachment_of(disk, node_of(machine)).and_then(|name| self.asked.get(&name));
+                // A process that began since another machine took the name knows nothing of this one.
+                let is_unknown = self.names.is_unknown(machine, &self.begins, *asked.unwrap_or(at));
+                let is_forced = is_unknown || self.is_excused(machine, since, *at);
+                let is_shown = !self.is_fenced(machine, since) && self.shows_pod(objects, disk, machine, *at);
                 if by_us && (!is_forced || is_shown) {
                     let what = format!("{disk} from {machine}");
                     faults.push(Fault { rule: "disk: taken while it is mounted", what });
@@ -486,9 +490,22 @@ impl<'a> Machines<'a> {
 
     /// Whether objects show a pod that runs on the machine with the disk, and that no time takes it from (S4, S44): its claim
     /// has the volume, or was made anew under it, and the attachment names a volume that names the claim.
-    fn shows_pod(&self, objects: &Objects, disk: &str, machine: &str) -> bool {
+    fn shows_pod(&self, objects: &Objects, disk: &str, machine: &str, at: Instant) -> bool {
+        self.has_pod(objects, disk, machine, at, true)
+    }
+
+    /// The same, if it is not strict also of a pod that is being deleted, and of one whose claim people have set to another phase:
+    /// until it ends it may keep what it was given (S44).
+    fn has_pod(&self, objects: &Objects, disk: &str, machine: &str, at: Instant, is_strict: bool) -> bool {
         let node = node_of(machine);
+        // Nothing says any more of a node that is gone, or is not marked so, that its volumes are ours to attach.
+        let Some(object) = objects.get("nodes", node).filter(|object| is_managed(object)) else {
+            return false;
+        };
         let attached = attachment_of(disk, node).and_then(|name| self.sources.get(&name));
+        let since = self.mounted(disk, machine, at);
+        let has_begun =
+            self.begins.iter().any(|begin| since.is_some_and(|since| since < *begin) && *begin <= at);
         let of_claim = |key: &str| {
             let (namespace, name) = key.split_once('/').unwrap_or_default();
             let volumes = objects.all("persistentvolumes").filter(move |(_, volume)| {
@@ -500,25 +517,39 @@ impl<'a> Machines<'a> {
             volumes.collect::<Vec<_>>()
         };
         let created = |object: &Value| object["metadata"]["creationTimestamp"].as_str().map(str::to_owned);
+        // To a process that began since, what merely has the name of a claim is not the pod's, if the node reports another volume
+        // that has it, too (S44).
+        let is_told = |key: &str| {
+            has_begun
+                && !in_use(object).contains(disk)
+                && objects.all("persistentvolumes").any(|(_, volume)| {
+                    let used = disk_of(volume).filter(|other| in_use(object).contains(other.as_str()));
+                    let attachment = used.and_then(|other| attachment_of(&other, node));
+                    refers_to_name(&volume["spec"]["claimRef"], key)
+                        && attachment.is_some_and(|name| objects.get("volumeattachments", &name).is_some())
+                })
+        };
         let has_it = |pod: &Value, key: &str| {
             let claim = objects.get("persistentvolumeclaims", key);
             of_claim(key).into_iter().any(|(volume, object)| {
                 let is_bound = claim.is_some_and(|claim| {
-                    claim["status"]["phase"] == "Bound"
+                    (!is_strict || claim["status"]["phase"] == "Bound")
                         && claim["spec"]["volumeName"] == volume
                         && object["spec"]["claimRef"]["uid"] == uid(claim)
                 });
                 let is_older = claim.is_none_or(|claim| created(claim) > created(pod));
-                is_bound || is_older && attached.is_some_and(|source| source == volume)
+                let reserves = object["spec"]["claimRef"]["uid"].as_str().is_none_or(str::is_empty);
+                is_bound
+                    || is_older
+                        && attached.is_some_and(|source| source == volume)
+                        && !(reserves && is_told(key))
             })
         };
-        // Of a node that is gone nothing says any more that its volumes are ours to attach.
-        objects.get("nodes", node).is_some()
-            && objects.all("pods").any(|(_, pod)| {
-                let is_there = pod["spec"]["nodeName"] == node
-                    && pod["status"]["phase"] == "Running"
-                    && !is_terminating(pod);
-                is_there && claims_of(pod).iter().any(|key| has_it(pod, key))
-            })
+        objects.all("pods").any(|(_, pod)| {
+            let is_there = pod["spec"]["nodeName"] == node
+                && pod["status"]["phase"] == "Running"
+                && !(is_strict && is_terminating(pod));
+            is_there && claims_of(pod).iter().any(|key| has_it(pod, key))
+        })
     }
 }

@@ -28,7 +28,10 @@ use test_support::{
 use testbed::actors::{Fact, Step};
 use tokio::time::Instant;
 
-use crate::{play::Record, world::machine_of};
+use crate::{
+    play::Record,
+    world::{machine_of, node_of},
+};
 
 /// What a judge has found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -274,6 +277,8 @@ pub struct Names<'a> {
     bearers: BTreeMap<&'a str, &'a str>,
     deleted: BTreeMap<&'a str, Instant>,
     lost: BTreeMap<&'a str, Instant>,
+    /// By machine: when its node was deleted, or another took the name.
+    left: BTreeMap<&'a str, Instant>,
 }
 
 impl<'a> Names<'a> {
@@ -284,8 +289,10 @@ impl<'a> Names<'a> {
             None => drop(self.deleted.insert(name, moment.at)),
             Some(node) => {
                 let machine = machine_of(name, node);
-                if self.bearers.insert(name, machine).is_some_and(|before| before != machine) {
-                    self.lost.insert(name, self.deleted.get(name.as_str()).copied().unwrap_or(moment.at));
+                let since = self.deleted.remove(name.as_str()).unwrap_or(moment.at);
+                if let Some(before) = self.bearers.insert(name, machine).filter(|before| *before != machine) {
+                    self.lost.insert(name, since);
+                    self.left.insert(before, since);
                 }
             }
         }
@@ -299,6 +306,12 @@ impl<'a> Names<'a> {
     /// Since when the machine before the one that bears it does no more.
     pub fn lost(&self, node: &str) -> Option<Instant> {
         self.lost.get(node).copied()
+    }
+
+    /// Whether a process that began in time to do something then knows nothing of the machine, as another had its name.
+    pub fn is_unknown(&self, machine: &str, begins: &[Instant], then: Instant) -> bool {
+        let left = self.left.get(machine).filter(|_| self.bearer(node_of(machine)) != machine);
+        left.is_some_and(|left| begins.iter().any(|begin| (*left..=then).contains(begin)))
     }
 }
 

@@ -1,6 +1,9 @@
 //! S45: a volume that was Bound goes to no other claim while its claim lives and names it, and its data is not given up.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde_json::Value;
 use tokio::time::Instant;
@@ -13,9 +16,17 @@ type Owner = (String, String);
 /// A claim whose volume was proven gone may be written Lost so long after that: the request is under way.
 const UNDER_WAY: Duration = Duration::from_secs(2);
 
+/// Who has which volume, and which of those claims are not Bound any more, as people wrote another phase: nothing shows then whose
+/// a volume is that refers to another claim (S45).
+#[derive(Default)]
+struct Owners {
+    of: BTreeMap<String, Owner>,
+    hidden: BTreeSet<Owner>,
+}
+
 pub fn judge(timeline: &Timeline) -> Vec<Fault> {
     let mut faults = Vec::new();
-    let mut owners: BTreeMap<String, Owner> = BTreeMap::new();
+    let mut owners = Owners::default();
     let mut made: BTreeMap<&str, Instant> = BTreeMap::new();
     timeline.fold(|objects, moment| match moment.change.resource.as_str() {
         "persistentvolumes" => {
@@ -46,7 +57,7 @@ fn has_another(objects: &Objects, volume: &str, reference: &Value) -> bool {
     })
 }
 
-fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owner>, faults: &mut Vec<Fault>) {
+fn volume(objects: &Objects, moment: &Moment, owners: &mut Owners, faults: &mut Vec<Fault>) {
     let name = moment.change.name.as_str();
     let Some(after) = &moment.change.after else { return };
     let phase = |object: &Value| object["status"]["phase"].as_str().unwrap_or_default().to_owned();
@@ -67,27 +78,36 @@ fn volume(objects: &Objects, moment: &Moment, owners: &mut BTreeMap<String, Owne
             faults.push(Fault { rule: "owner: made Released", what });
         }
     }
-    let Some(owner) = owners.get(name) else { return };
+    let Some(owner) = owners.of.get(name) else { return };
     if !lives(objects, name, owner) {
-        owners.remove(name);
+        owners.of.remove(name);
         return;
     }
     let reference = &after["spec"]["claimRef"];
-    let names_other = reference["uid"].as_str().is_some_and(|uid| !uid.is_empty() && uid != owner.1)
-        || reference["name"].is_string() && !refers_to_name(reference, &owner.0);
+    let is_others = |reference: &Value| {
+        reference["uid"].as_str().is_some_and(|uid| !uid.is_empty() && uid != owner.1)
+            || reference["name"].is_string() && !refers_to_name(reference, &owner.0)
+    };
+    let names_other = is_others(reference);
+    let named_other =
+        moment.change.before.as_ref().is_some_and(|before| is_others(&before["spec"]["claimRef"]));
+    if moment.is_ours() && named_other && owners.hidden.contains(owner) {
+        owners.of.remove(name);
+        return;
+    }
     // Of a name alone it counts which claim has it when somebody looks: one that was made anew since has nothing.
     let has_no_uid = reference["uid"].as_str().is_none_or(str::is_empty);
     let before = moment.change.before.as_ref();
     let is_as_before = before.is_some_and(|before| before["spec"]["claimRef"] == *reference);
-    let is_others = !moment.is_ours() || is_as_before;
-    if names_other && has_no_uid && is_others && !has_another(objects, name, reference) {
-        owners.remove(name);
+    let is_theirs = !moment.is_ours() || is_as_before;
+    if names_other && has_no_uid && is_theirs && !has_another(objects, name, reference) {
+        owners.of.remove(name);
         return;
     }
     if !moment.is_ours() {
         // People and populators hand a volume over by naming another claim, but not one that has another volume.
         if names_other && !has_another(objects, name, reference) {
-            owners.remove(name);
+            owners.of.remove(name);
         }
         return;
     }
@@ -105,7 +125,7 @@ fn claim(
     objects: &Objects,
     moment: &Moment,
     made: &BTreeMap<&str, Instant>,
-    owners: &mut BTreeMap<String, Owner>,
+    owners: &mut Owners,
     faults: &mut Vec<Fault>,
 ) {
     let Some(after) = &moment.change.after else { return };
@@ -113,12 +133,18 @@ fn claim(
     let owner = (moment.change.name.clone(), uid(after).to_owned());
     let volume = objects.get("persistentvolumes", name);
     let phase = after["status"]["phase"].as_str().unwrap_or_default();
+    let was = moment.change.before.as_ref().map(|before| &before["status"]["phase"]);
+    if phase == "Bound" {
+        owners.hidden.remove(&owner);
+    } else if was.is_some_and(|was| was == "Bound") && !moment.is_ours() {
+        owners.hidden.insert(owner.clone());
+    }
     if phase == "Bound" && volume.is_some_and(|volume| volume["spec"]["claimRef"]["uid"] == owner.1.as_str())
     {
-        owners.insert(name.to_owned(), owner);
+        owners.of.insert(name.to_owned(), owner);
         return;
     }
-    let was_lost = moment.change.before.as_ref().is_some_and(|before| before["status"]["phase"] == "Lost");
+    let was_lost = was.is_some_and(|was| was == "Lost");
     if phase == "Lost" && !was_lost && moment.is_ours() {
         let is_new = made.get(name).is_some_and(|at| moment.at - *at < UNDER_WAY);
         let Some(volume) = volume.filter(|volume| !is_terminating(volume) && !is_new) else { return };
@@ -126,7 +152,7 @@ fn claim(
         let is_own = reference.is_null()
             || (refers_to_name(reference, &owner.0)
                 && reference["uid"].as_str().is_none_or(|uid| uid.is_empty() || uid == owner.1));
-        if is_own && owners.get(name).is_none_or(|held| *held == owner) {
+        if is_own && owners.of.get(name).is_none_or(|held| *held == owner) {
             let what = format!("{} though {name} is there, at revision {}", owner.0, moment.change.revision);
             faults.push(Fault { rule: "owner: Lost", what });
         }
