@@ -1,7 +1,7 @@
 //! A TCP balancer before the API servers, with a line for each party, so that one party alone can be cut off.
 //!
 //! In: connections of a party. Out: the same bytes, to and from one of the servers in turn. A line passes, refuses, or holds
-//! what it has; TLS goes through it untouched, unless the front answers in the place of the servers.
+//! what it has; TLS goes through it untouched, unless the front answers in the place of the servers, or stands between.
 
 use std::{
     io,
@@ -12,13 +12,11 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
     sync::watch,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::front::Front;
 
@@ -35,8 +33,18 @@ pub enum Mode {
     Answer(u16),
 }
 
-/// A mode, and how often all connections were cut.
-type State = (Mode, u64);
+/// What holds for a line now.
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    mode: Mode,
+    /// How often all connections were cut.
+    cuts: u64,
+    /// Whether new connections bring no bookmarks.
+    withholds: bool,
+}
+
+/// So much is carried at once.
+const CHUNK: usize = 16 << 10;
 
 impl Mode {
     /// Whether connections from before are of no use.
@@ -70,15 +78,25 @@ impl Line {
     }
 
     pub fn set(&self, mode: Mode) {
-        self.state.send_modify(|(now, cuts)| {
-            *cuts += u64::from(now.breaks() || mode.breaks());
-            *now = mode;
+        self.state.send_modify(|state| {
+            state.cuts += u64::from(state.mode.breaks() || mode.breaks());
+            state.mode = mode;
         });
     }
 
     /// Ends all connections. New ones pass.
     pub fn cut(&self) {
-        self.state.send_modify(|(_, cuts)| *cuts += 1);
+        self.state.send_modify(|state| state.cuts += 1);
+    }
+
+    /// Ends all connections, so that each watch begins anew without bookmarks.
+    pub fn withhold_bookmarks(&self) {
+        self.state.send_modify(|state| (state.cuts, state.withholds) = (state.cuts + 1, true));
+    }
+
+    /// What was opened meanwhile stays without them until it ends.
+    pub fn bring_bookmarks(&self) {
+        self.state.send_modify(|state| state.withholds = false);
     }
 }
 
@@ -89,12 +107,12 @@ async fn carry(
     front: Front,
     mut state: watch::Receiver<State>,
 ) {
-    let (mode, cuts) = *state.borrow_and_update();
+    let State { mode, cuts, withholds } = *state.borrow_and_update();
     match mode {
         Mode::Refuse => return,
         Mode::Answer(code) => {
             tokio::select! {
-                _ = state.wait_for(|(_, now)| *now != cuts) => {}
+                _ = state.wait_for(|now| now.cuts != cuts) => {}
                 () = front.answer(client, code) => {}
             }
             return;
@@ -102,11 +120,25 @@ async fn carry(
         Mode::Pass | Mode::Hold => {}
     }
     let Some(server) = connect(&servers, turn).await else { return };
+    if withholds {
+        let (near, far) = tokio::io::duplex(CHUNK);
+        let _between =
+            AbortOnDropHandle::new(tokio::spawn(async move { front.stand_between(far, server).await }));
+        pass(client, near, state, cuts).await;
+    } else {
+        pass(client, server, state, cuts).await;
+    }
+}
+
+async fn pass<S>(client: TcpStream, server: S, mut state: watch::Receiver<State>, cuts: u64)
+where
+    S: AsyncRead + AsyncWrite,
+{
     let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = server.into_split();
+    let (from_server, to_server) = tokio::io::split(server);
     let (there, back) = (state.clone(), state.clone());
     tokio::select! {
-        _ = state.wait_for(|(_, now)| *now != cuts) => {}
+        _ = state.wait_for(|now| now.cuts != cuts) => {}
         _ = pump(from_client, to_server, there) => {}
         _ = pump(from_server, to_client, back) => {}
     }
@@ -124,17 +156,17 @@ async fn connect(servers: &[u16], turn: usize) -> Option<TcpStream> {
 }
 
 async fn pump(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
     mut state: watch::Receiver<State>,
 ) -> io::Result<()> {
-    let mut bytes = vec![0; 16 << 10];
+    let mut bytes = vec![0; CHUNK];
     loop {
         let count = from.read(&mut bytes).await?;
         if count == 0 {
             return to.shutdown().await;
         }
-        let _ = state.wait_for(|(mode, _)| *mode != Mode::Hold).await;
+        let _ = state.wait_for(|now| now.mode != Mode::Hold).await;
         to.write_all(&bytes[..count]).await?;
     }
 }

@@ -72,6 +72,9 @@ pub async fn begin(stage: &mut Stage, recorder: &Recorder, window: &Window) -> V
             Fault::KillResizer => stage.resizer.kill(),
             Fault::FreezeResizer => stage.resizer.signal("-STOP"),
             Fault::CutWatches => stage.parts().for_each(|part| part.line.cut()),
+            Fault::WithholdBookmarks => {
+                stage.replicas.iter().for_each(|replica| replica.line.withhold_bookmarks());
+            }
             Fault::Compact => compact(stage, recorder).await,
             Fault::Burst429 => stage.set_lines(Mode::Answer(429)),
             Fault::Burst500 => stage.set_lines(Mode::Answer(500)),
@@ -143,6 +146,9 @@ pub async fn heal(stage: &mut Stage, recorder: &mut Recorder, begun: &[Begun]) {
             Fault::RefuseProvisioner => stage.provisioner.line.set(Mode::Pass),
             Fault::KillResizer => stage.resizer.revive(),
             Fault::FreezeResizer => stage.resizer.signal("-CONT"),
+            Fault::WithholdBookmarks => {
+                stage.replicas.iter().for_each(|replica| replica.line.bring_bookmarks());
+            }
             Fault::Burst429 | Fault::Burst500 => stage.set_lines(Mode::Pass),
             Fault::FailWebhook | Fault::SlowWebhook => {
                 objects::remove(&stage.cluster.client, &objects::of(*fault, stage)).await;

@@ -35,6 +35,7 @@ pub enum Fault {
     KillResizer,
     FreezeResizer,
     CutWatches,
+    WithholdBookmarks,
     Compact,
     Burst429,
     Burst500,
@@ -69,7 +70,7 @@ const AFTER_RESTORE: Duration = Duration::from_mins(5);
 
 impl Fault {
     /// Each with its name, and when it is played.
-    const ALL: [(Self, &str, When); 36] = [
+    const ALL: [(Self, &str, When); 37] = [
         (Self::KillLeader, "kill-leader", When::Always),
         (Self::FreezeLeader, "freeze-leader", When::Always),
         (Self::RefuseLeader, "refuse-leader", When::Always),
@@ -94,6 +95,7 @@ impl Fault {
         (Self::KillResizer, "kill-resizer", When::Always),
         (Self::FreezeResizer, "freeze-resizer", When::Always),
         (Self::CutWatches, "cut-watches", When::Always),
+        (Self::WithholdBookmarks, "withhold-bookmarks", When::Always),
         (Self::Compact, "compact", When::Always),
         (Self::Burst429, "burst-429", When::Always),
         (Self::Burst500, "burst-500", When::Always),

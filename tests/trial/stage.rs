@@ -26,7 +26,7 @@ use tokio::{
 use crate::{
     balancer::{Line, Mode},
     clock::{self, Clock},
-    front::{Front, acceptor},
+    front::Front,
     objects,
     token::TokenFile,
     webhook::SlowWebhook,
@@ -378,7 +378,7 @@ impl Stage {
         let port_of = |url: &str| url.rsplit(':').next().and_then(|port| port.parse::<u16>().ok());
         let servers = [port_of(plane.url()).expect("a port"), other_server.port].into();
         let (certificates, key) = plane.certificate();
-        let front = Front { acceptor: acceptor(&certificates, &key), client: plane.client_with_token(None) };
+        let front = Front { certificates, key, client: plane.client_with_token(None) };
         let starter =
             Starter { plane: &plane, servers, front, assets: &assets, chain: &chain, folder: &folder };
         let attacher = starter.sidecar("csi-attacher", User::Attacher).await;
