@@ -84,6 +84,7 @@ pub async fn begin(stage: &mut Stage, recorder: &Recorder, window: &Window) -> V
             Fault::ClockAhead => stage.clocks[replica].set(OFF),
             Fault::ClockBehind => stage.clocks[replica].set(-OFF),
             Fault::RotateToken => stage.renew_token().await,
+            Fault::RotateCertificate => stage.renew_certificate().await,
             Fault::SecondController => stage.start_second_controller(),
             Fault::DeleteFence => objects::remove(&stage.cluster.client, &objects::fence()).await,
             Fault::RestoreEtcd => stage.backup = Some(stage.plane.snapshot()),
@@ -158,6 +159,7 @@ pub async fn heal(stage: &mut Stage, recorder: &mut Recorder, begun: &[Begun]) {
                 stage.clocks[replica].set(0);
             }
             Fault::RotateToken => stage.forget_former_token().await,
+            Fault::RotateCertificate => stage.authority.forget_former(),
             Fault::SecondController => stage.second = None,
             Fault::DeleteFence => objects::make(&stage.cluster.client, &objects::fence()).await,
             Fault::RestoreEtcd => restore(stage, recorder).await,

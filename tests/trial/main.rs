@@ -10,6 +10,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod actors;
+mod authority;
 mod balancer;
 mod clock;
 mod faults;

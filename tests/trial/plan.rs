@@ -45,6 +45,7 @@ pub enum Fault {
     ClockAhead,
     ClockBehind,
     RotateToken,
+    RotateCertificate,
     SecondController,
     DeleteFence,
     RestoreEtcd,
@@ -70,7 +71,7 @@ const AFTER_RESTORE: Duration = Duration::from_mins(5);
 
 impl Fault {
     /// Each with its name, and when it is played.
-    const ALL: [(Self, &str, When); 37] = [
+    const ALL: [(Self, &str, When); 38] = [
         (Self::KillLeader, "kill-leader", When::Always),
         (Self::FreezeLeader, "freeze-leader", When::Always),
         (Self::RefuseLeader, "refuse-leader", When::Always),
@@ -105,6 +106,7 @@ impl Fault {
         (Self::ClockAhead, "clock-ahead", When::OfMooring),
         (Self::ClockBehind, "clock-behind", When::OfMooring),
         (Self::RotateToken, "rotate-token", When::OfMooring),
+        (Self::RotateCertificate, "rotate-certificate", When::Always),
         (Self::SecondController, "second-controller", When::Asked(AFTER_ANOTHER)),
         (Self::DeleteFence, "delete-fence", When::AskedBehindFence(AFTER_ANOTHER)),
         (Self::RestoreEtcd, "restore-etcd", When::Asked(AFTER_RESTORE)),
@@ -152,8 +154,14 @@ impl Fault {
 
     /// Whether the API server is asked for it.
     pub fn is_of_objects(self) -> bool {
-        let of_objects =
-            [Self::FailWebhook, Self::SlowWebhook, Self::RotateToken, Self::DeleteFence, Self::RestoreEtcd];
+        let of_objects = [
+            Self::FailWebhook,
+            Self::SlowWebhook,
+            Self::RotateToken,
+            Self::RotateCertificate,
+            Self::DeleteFence,
+            Self::RestoreEtcd,
+        ];
         of_objects.contains(&self)
     }
 
