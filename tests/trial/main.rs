@@ -19,6 +19,7 @@ mod judges;
 mod objects;
 mod plan;
 mod record;
+mod relabel;
 mod report;
 mod stage;
 mod token;

@@ -207,6 +207,10 @@ pub enum Act {
     DeleteAttachment(usize),
     /// Deletes a claim on a kept volume, clears `claimRef` of what is released, and claims it anew.
     Reclaim(usize),
+    /// Gives up a claim that a volume populator fills, which comes anew.
+    Populate,
+    /// Gives up a claim with its volume, which a restore makes anew.
+    Restore,
 }
 
 /// Faults that begin at a time and are healed at another.
@@ -287,15 +291,17 @@ pub fn plan(seed: u64, seconds: u64, wanted: &[Vec<Fault>], fits: impl Fn(Fault)
 fn act(dice: &mut Rng) -> Act {
     let which = dice.usize(..);
     match dice.u32(..100) {
-        0..25 => Act::Roll(which),
-        25..45 => Act::DeletePod(which),
-        45..52 => Act::ForceDeletePod(which),
-        52..64 => Act::Drain(which),
-        64..72 => Act::Resize(which),
-        72..80 => Act::RenewClaims(which),
-        80..85 => Act::DeleteNode(which),
-        85..90 => Act::CutPower(which),
-        90..93 => Act::DeleteAttachment(which),
+        0..21 => Act::Roll(which),
+        21..39 => Act::DeletePod(which),
+        39..46 => Act::ForceDeletePod(which),
+        46..57 => Act::Drain(which),
+        57..64 => Act::Resize(which),
+        64..72 => Act::RenewClaims(which),
+        72..77 => Act::DeleteNode(which),
+        77..82 => Act::CutPower(which),
+        82..85 => Act::DeleteAttachment(which),
+        85..90 => Act::Populate,
+        90..95 => Act::Restore,
         _ => Act::Reclaim(which),
     }
 }
