@@ -61,10 +61,10 @@ async fn populate_on(cluster: &Cluster) -> kube::Result<bool> {
     match &step {
         Step::MakeClaim => {
             let source = json!({ "apiGroup": "trial.mooring.dev", "kind": "Source", "name": "any" });
-            make(&claims, claim(POPULATED, json!({}), json!({ "dataSourceRef": source }))).await?;
+            make(&claims, claim(POPULATED, &json!({}), &json!({ "dataSourceRef": source }))).await?;
         }
         Step::MakePrime(node) => {
-            make(&claims, claim(PRIME, json!({ SELECTED_NODE: node }), json!({}))).await?;
+            make(&claims, claim(PRIME, &json!({ SELECTED_NODE: node }), &json!({}))).await?;
         }
         Step::DeletePrime => _ = claims.delete(PRIME, &DeleteParams::default()).await?,
         // As lib-volume-populator does it, without a precondition.
@@ -132,7 +132,7 @@ async fn restore_on(cluster: &Cluster) -> kube::Result<bool> {
         Step::DeleteVolume => _ = volumes.delete(RESTORED, &DeleteParams::default()).await?,
         Step::MakeClaim => {
             let names = json!({ "storageClassName": RESTORED, "volumeName": RESTORED });
-            make(&claims, claim(RESTORED, json!({}), names)).await?;
+            make(&claims, claim(RESTORED, &json!({}), &names)).await?;
         }
         Step::DeleteClaim => _ = claims.delete(RESTORED, &DeleteParams::default()).await?,
         _ => {}
@@ -168,12 +168,12 @@ fn restored_volume() -> Value {
 }
 
 /// A claim with more than what all have.
-fn claim(name: &str, annotations: Value, more: Value) -> Value {
+fn claim(name: &str, annotations: &Value, more: &Value) -> Value {
     let mut spec = json!({
         "accessModes": ["ReadWriteOnce"], "storageClassName": "fast",
         "resources": { "requests": { "storage": "1Gi" } },
     });
-    json_patch::merge(&mut spec, &more);
+    json_patch::merge(&mut spec, more);
     json!({ "metadata": { "name": name, "annotations": annotations }, "spec": spec })
 }
 

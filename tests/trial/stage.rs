@@ -269,7 +269,7 @@ impl Starter<'_> {
     }
 
     /// kube-controller-manager with these controllers.
-    async fn manager(
+    fn manager(
         &self,
         name: &str,
         (line, kubeconfig): (Line, String),
@@ -293,7 +293,7 @@ impl Starter<'_> {
         let but = loops().map(|name| format!(",-{name}")).concat();
         let which = format!("*{}", if has_fence { "" } else { &but });
         let line = self.line(&self.plane.token(User::ControllerManager)).await;
-        self.manager("kube-controller-manager", line, &which, &flags).await
+        self.manager("kube-controller-manager", line, &which, &flags)
     }
 
     async fn stock_loops(&self, name: &str) -> Part {
@@ -301,7 +301,7 @@ impl Starter<'_> {
         let flags = [&LEASE[..], &["--leader-elect-resource-name=mooring", &namespace, "--v=2"]].concat();
         let user = json!({ "token": self.plane.token(User::ControllerManager) });
         let line = self.line_of_subject(&user).await;
-        self.manager(name, line, &loops().join(","), &flags).await
+        self.manager(name, line, &loops().join(","), &flags)
     }
 
     async fn mooring(
@@ -400,8 +400,8 @@ impl Stage {
         ready.ok_or_else(|| format!("the machines do not start: {}", machines.log().tail(5)))?;
 
         let port_of = |url: &str| url.rsplit(':').next().and_then(|port| port.parse::<u16>().ok());
-        let ports = [port_of(plane.url()).expect("a port"), other_server.port];
-        let servers = ports.into();
+        let both = [port_of(plane.url()).expect("a port"), other_server.port];
+        let servers = both.into();
         let (certificates, key) = plane.certificate();
         let front = Front { certificates, key, client: plane.client_with_token(None) };
         let starter = Starter {
@@ -450,7 +450,7 @@ impl Stage {
             backup: None,
             token,
             authority,
-            ports,
+            ports: both,
             folder,
             _machines: machines,
         })

@@ -52,6 +52,7 @@ impl Authority {
     }
 
     /// One that this one vouches for.
+    #[must_use]
     pub fn below(&self, name: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         Self::write_authority(CertifiedIssuer::signed_by(authority(name), key, &self.issuer).unwrap())
