@@ -44,11 +44,16 @@ impl AuthorityFile {
         (chain.concat(), read(&servers.key))
     }
 
-    /// Puts another authority beside the one of now, and has it vouch for the API servers.
-    pub async fn rotate(&mut self, plane: &ControlPlane, ports: [u16; 2]) {
-        let former = std::mem::replace(&mut self.now, number(self.count + 1));
+    /// Puts another authority beside the one of now.
+    fn renew(&mut self) {
         self.count += 1;
+        let former = std::mem::replace(&mut self.now, number(self.count));
         self.replace(&[former.file(), self.now.file()].map(|file| read(&file)).concat());
+    }
+
+    /// The same, and has it vouch for the API servers.
+    pub async fn rotate(&mut self, plane: &ControlPlane, ports: [u16; 2]) {
+        self.renew();
         let (chain, key) = self.vouch();
         plane.replace_certificate(&chain, &key);
         for port in ports {
@@ -87,4 +92,38 @@ fn number(count: usize) -> Authority {
 
 fn read(file: &PathBuf) -> String {
     std::fs::read_to_string(file).expect("read a certificate")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::acceptor;
+
+    #[tokio::test]
+    async fn only_who_reads_the_file_again_trusts_the_next_certificate() {
+        let folder = temporary_folder("rotation");
+        let [certificates, key, read_once] = ["chain", "key", "once"].map(|name| folder.join(name));
+        let mut authority = AuthorityFile::write();
+        std::fs::copy(authority.path(), &read_once).unwrap();
+        let (file, above) = (authority.path().to_owned(), Authority::of_the_test().file());
+        let trusted = async |authority: &AuthorityFile| {
+            let (chain, private) = authority.vouch();
+            std::fs::write(&certificates, chain).unwrap();
+            std::fs::write(&key, private).unwrap();
+            let mut all = Vec::new();
+            for trusting in [&file, &read_once, &above] {
+                let (client, server) = tokio::io::duplex(1 << 16);
+                let accepting = acceptor(&certificates, &key).accept(server);
+                all.push(tokio::join!(connect(trusting, client), accepting).0.is_ok());
+            }
+            all
+        };
+        assert_eq!(trusted(&authority).await, [true, true, true]);
+        for _ in 0..2 {
+            authority.renew();
+            assert_eq!(trusted(&authority).await, [true, false, true]);
+            authority.forget_former();
+            assert_eq!(trusted(&authority).await, [true, false, true]);
+        }
+    }
 }

@@ -170,3 +170,70 @@ async fn pump(
         to.write_all(&bytes[..count]).await?;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use hyper::{body::Incoming, service::service_fn};
+    use hyper_util::rt::TokioIo;
+    use kube::{Client, client::Body};
+    use test_support::{plain_config::plain_config, visitor::Authority};
+
+    use super::*;
+    use crate::front::acceptor;
+
+    /// A server that answers each request with what was asked, and a front with its certificate.
+    async fn server() -> (u16, Front) {
+        let identity = Authority::of_the_test().vouch_for_server();
+        let acceptor = acceptor(&identity.certificate, &identity.key);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let Ok(connection) = acceptor.accept(connection).await else { return };
+                    let echo = service_fn(|request: Request<Incoming>| async move {
+                        let asked = request.uri().to_string().into_bytes();
+                        Ok::<_, Infallible>(Response::new(Body::from(asked)))
+                    });
+                    let server = hyper::server::conn::http1::Builder::new();
+                    let _ = server.serve_connection(TokioIo::new(connection), echo).await;
+                });
+            }
+        });
+        let mut config = plain_config("https://127.0.0.1:1");
+        config.accept_invalid_certs = true;
+        let client = Client::try_from(config).unwrap();
+        // Who asks trusts the authority alone.
+        let chain = identity.certificate.with_extension("chain");
+        let parts = [&identity.certificate, &Authority::of_the_test().file()];
+        std::fs::write(&chain, parts.map(|file| std::fs::read_to_string(file).unwrap()).concat()).unwrap();
+        (port, Front { certificates: chain, key: identity.key, client })
+    }
+
+    #[tokio::test]
+    async fn bookmarks_are_withheld_from_connections_of_that_time() {
+        const WATCH: &str = "/api/v1/pods?watch=true&allowWatchBookmarks=true";
+        const BARE: &str = "/api/v1/pods?watch=true";
+        let (port, front) = server().await;
+        let line = Line::open([port].into(), front).await;
+        let client = || {
+            let mut config = plain_config(&line.url);
+            config.accept_invalid_certs = true;
+            Client::try_from(config).unwrap()
+        };
+        let asked = async |client: &Client| {
+            client.request_text(Request::get(WATCH).body(Vec::new()).unwrap()).await.unwrap()
+        };
+        let before = client();
+        assert_eq!(asked(&before).await, WATCH);
+        line.withhold_bookmarks();
+        let meanwhile = client();
+        assert_eq!(asked(&meanwhile).await, BARE);
+        line.bring_bookmarks();
+        assert_eq!((asked(&client()).await.as_str(), asked(&meanwhile).await.as_str()), (WATCH, BARE));
+    }
+}
