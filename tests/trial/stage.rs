@@ -494,7 +494,7 @@ impl Stage {
         self.token.forget_former(&self.cluster).await;
     }
 
-    /// Gives the API servers a certificate of another authority. The subject's connections end, as if they were restarted with it.
+    /// Gives the API servers, which run on, a certificate of another authority, and ends the connections of the subject.
     pub async fn renew_certificate(&mut self) {
         self.authority.rotate(&self.plane, self.ports).await;
         self.replicas.iter().for_each(|replica| replica.line.cut());
