@@ -31,6 +31,7 @@ pub async fn plane(assets: &Assets, program: &Assets, nodes: usize, options: &Op
         without_records: true,
         // The default of 600 requests at once is shared by all levels; the stand-ins alone need most of it.
         api_server_flags: vec!["--max-requests-inflight=2000".to_owned()],
+        ..control_plane::Options::default()
     };
     ControlPlane::start_with(assets, &plane_options).await
 }

@@ -19,13 +19,18 @@ use kube::{
 use serde_json::{Value, json};
 use test_support::cluster::{Cluster, DRIVER, create};
 
-use crate::{plan::Act, stage::Stage};
+use crate::{
+    plan::Act,
+    relabel::{self, POPULATED, RESTORED},
+    stage::Stage,
+};
 
 /// StatefulSets with their replicas and access mode.
 const STATEFUL_SETS: [(&str, usize, &str); 2] = [("web", 3, "ReadWriteOnce"), ("db", 2, "ReadWriteOncePod")];
 /// Deployments with their replicas.
-const DEPLOYMENTS: [(&str, usize); 4] = [("one", 1), ("roll", 1), ("shared", 3), ("scratch", 2)];
-/// Claims of Deployments with their access mode.
+const DEPLOYMENTS: [(&str, usize); 6] =
+    [("one", 1), ("roll", 1), ("shared", 3), ("scratch", 2), (POPULATED, 1), (RESTORED, 1)];
+/// Claims of Deployments with their access mode. Those of the others tools make.
 const CLAIMS: [(&str, &str); 3] =
     [("one", "ReadWriteOnce"), ("roll", "ReadWriteOnce"), ("shared", "ReadWriteMany")];
 /// Volumes that are kept, and the claims on them.
@@ -78,7 +83,7 @@ pub async fn set_up(cluster: &Cluster) {
         };
         // A pod of a rolling update may start elsewhere while the former still has the volume.
         let strategy = match name {
-            "one" => json!({ "type": "Recreate" }),
+            "one" | POPULATED | RESTORED => json!({ "type": "Recreate" }),
             _ => json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 1 } }),
         };
         let deployment = json!({
@@ -165,6 +170,16 @@ pub async fn act(stage: &mut Stage, act: Act) -> (String, Vec<Errand>) {
             let deletion = DeleteParams::default();
             people.try_to(&format!("give up claim {name}"), claims.delete(&name, &deletion)).await
         }
+        Act::Populate => {
+            errands.push(Errand::Populate);
+            people.give_up(POPULATED).await
+        }
+        Act::Restore => {
+            errands.push(Errand::Restore);
+            let what = people.give_up(RESTORED).await;
+            let volumes = people.all::<PersistentVolume>();
+            people.try_to(&what, volumes.delete(RESTORED, &DeleteParams::default())).await
+        }
     };
     (what, errands)
 }
@@ -180,6 +195,10 @@ pub enum Errand {
     Boot(usize),
     /// Clears `claimRef` of released volumes, and makes the claim anew.
     Claim(String),
+    /// Makes a claim anew, and has it populated.
+    Populate,
+    /// Makes a volume and its claim anew, as a restore from a backup does.
+    Restore,
     /// Of a node that a restore has brought back as it was, or not brought back: kubelets register once.
     Repair(usize),
 }
@@ -189,7 +208,7 @@ pub fn after_restore(stage: &Stage) -> Vec<Errand> {
     let nodes = (0..stage.kubelets.len()).map(Errand::Repair);
     let sets = STATEFUL_SETS.map(|(name, replicas, _)| Errand::Scale(name, replicas));
     let claims = (0..KEPT).map(|number| Errand::Claim(format!("kept-{number}")));
-    nodes.chain(sets).chain(claims).collect()
+    nodes.chain(sets).chain(claims).chain([Errand::Populate, Errand::Restore]).collect()
 }
 
 /// Runs an errand. False if it has to be repeated.
@@ -206,6 +225,8 @@ pub async fn run(stage: &mut Stage, errand: &Errand) -> bool {
             true
         }
         Errand::Claim(name) => people.claim_anew(name).await,
+        Errand::Populate => relabel::populate(&people.cluster).await,
+        Errand::Restore => relabel::restore(&people.cluster).await,
         // Without power it is about to boot.
         Errand::Repair(index) if !stage.kubelets[*index].has_power => true,
         Errand::Repair(index) => {
@@ -353,6 +374,19 @@ impl People {
         format!("renew the claims of {set}")
     }
 
+    /// Deletes a claim, and the pods that use it.
+    async fn give_up(&self, name: &str) -> String {
+        let claims = self.cluster.namespaced::<PersistentVolumeClaim>();
+        let what =
+            self.try_to(&format!("give up {name}"), claims.delete(name, &DeleteParams::default())).await;
+        let pods = self.cluster.namespaced::<Pod>();
+        for pod in self.list(&pods).await.iter().filter(|pod| pod.name_any().starts_with(&format!("{name}-")))
+        {
+            self.try_to("delete a pod", pods.delete(&pod.name_any(), &DeleteParams::default())).await;
+        }
+        what
+    }
+
     async fn taint(&self, node: &str) -> String {
         let taints = json!([{ "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" }]);
         self.patch::<Node>(node, json!({ "spec": { "taints": taints } })).await;
@@ -396,9 +430,11 @@ impl People {
     }
 }
 
-/// What of the workloads does not run yet. What was released after the errand for it is cleared now.
+/// What of the workloads does not run yet. What was released after the errand for it is cleared now, and tools go on.
 pub async fn not_running(cluster: &Cluster) -> Vec<String> {
     People { cluster: cluster.clone() }.free_released().await;
+    relabel::populate(cluster).await;
+    relabel::restore(cluster).await;
     let mut missing = Vec::new();
     let all = ListParams::default();
     let (sets, deployments, claims) = (
@@ -475,7 +511,10 @@ pub async fn left(cluster: &Cluster) -> Vec<String> {
     let of_nodes =
         attachments.iter().map(|it| format!("VolumeAttachment {} on {}", it.name_any(), it.spec.node_name));
     left.extend(of_nodes);
-    let made = volumes.iter().filter(|volume| !volume.name_any().starts_with("kept-"));
+    let made = volumes.iter().filter(|volume| {
+        let name = volume.name_any();
+        name != RESTORED && !name.starts_with("kept-")
+    });
     left.extend(made.map(|volume| format!("PersistentVolume {}", volume.name_any())));
     for node in nodes {
         let status = node.status.clone().unwrap_or_default();

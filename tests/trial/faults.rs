@@ -72,6 +72,9 @@ pub async fn begin(stage: &mut Stage, recorder: &Recorder, window: &Window) -> V
             Fault::KillResizer => stage.resizer.kill(),
             Fault::FreezeResizer => stage.resizer.signal("-STOP"),
             Fault::CutWatches => stage.parts().for_each(|part| part.line.cut()),
+            Fault::WithholdBookmarks => {
+                stage.replicas.iter().for_each(|replica| replica.line.withhold_bookmarks());
+            }
             Fault::Compact => compact(stage, recorder).await,
             Fault::Burst429 => stage.set_lines(Mode::Answer(429)),
             Fault::Burst500 => stage.set_lines(Mode::Answer(500)),
@@ -81,6 +84,7 @@ pub async fn begin(stage: &mut Stage, recorder: &Recorder, window: &Window) -> V
             Fault::ClockAhead => stage.clocks[replica].set(OFF),
             Fault::ClockBehind => stage.clocks[replica].set(-OFF),
             Fault::RotateToken => stage.renew_token().await,
+            Fault::RotateCertificate => stage.renew_certificate().await,
             Fault::SecondController => stage.start_second_controller(),
             Fault::DeleteFence => objects::remove(&stage.cluster.client, &objects::fence()).await,
             Fault::RestoreEtcd => stage.backup = Some(stage.plane.snapshot()),
@@ -143,6 +147,9 @@ pub async fn heal(stage: &mut Stage, recorder: &mut Recorder, begun: &[Begun]) {
             Fault::RefuseProvisioner => stage.provisioner.line.set(Mode::Pass),
             Fault::KillResizer => stage.resizer.revive(),
             Fault::FreezeResizer => stage.resizer.signal("-CONT"),
+            Fault::WithholdBookmarks => {
+                stage.replicas.iter().for_each(|replica| replica.line.bring_bookmarks());
+            }
             Fault::Burst429 | Fault::Burst500 => stage.set_lines(Mode::Pass),
             Fault::FailWebhook | Fault::SlowWebhook => {
                 objects::remove(&stage.cluster.client, &objects::of(*fault, stage)).await;
@@ -152,6 +159,7 @@ pub async fn heal(stage: &mut Stage, recorder: &mut Recorder, begun: &[Begun]) {
                 stage.clocks[replica].set(0);
             }
             Fault::RotateToken => stage.forget_former_token().await,
+            Fault::RotateCertificate => stage.authority.forget_former(),
             Fault::SecondController => stage.second = None,
             Fault::DeleteFence => objects::make(&stage.cluster.client, &objects::fence()).await,
             Fault::RestoreEtcd => restore(stage, recorder).await,

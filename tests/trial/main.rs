@@ -10,6 +10,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod actors;
+mod authority;
 mod balancer;
 mod clock;
 mod faults;
@@ -18,12 +19,16 @@ mod judges;
 mod objects;
 mod plan;
 mod record;
+mod relabel;
 mod report;
+mod shrink;
 mod stage;
 mod token;
 mod trial;
 mod waits;
 mod webhook;
+
+use std::time::Duration;
 
 use crate::{
     plan::{Fault, pairs},
@@ -31,6 +36,7 @@ use crate::{
 };
 
 /// What is asked for by the environment.
+#[derive(Clone)]
 struct Request {
     subject: Subject,
     seed: u64,
@@ -41,6 +47,10 @@ struct Request {
     fence: bool,
     /// Where logs and records are kept.
     keep: Option<String>,
+    /// When the windows begin that are played, if not all are.
+    only: Option<Vec<Duration>>,
+    /// Whether a failure is played again with fewer faults.
+    shrink: bool,
 }
 
 impl Request {
@@ -72,6 +82,8 @@ impl Request {
             faults,
             fence,
             keep: value("MOORING_TRIAL_KEEP"),
+            only: None,
+            shrink: value("MOORING_TRIAL_SHRINK").is_some(),
         })
     }
 }
@@ -93,6 +105,9 @@ fn field_trial() {
     }
     for wait in &outcome.endless {
         println!("without end: {wait:?}");
+    }
+    if request.shrink && !outcome.is_good() {
+        shrink::play(&runtime, &request);
     }
     // What kube-controller-manager does is reported, and no failure of this repository.
     assert!(request.subject == Subject::KubeControllerManager || outcome.is_good(), "the trial has failed");

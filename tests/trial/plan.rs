@@ -35,6 +35,7 @@ pub enum Fault {
     KillResizer,
     FreezeResizer,
     CutWatches,
+    WithholdBookmarks,
     Compact,
     Burst429,
     Burst500,
@@ -44,6 +45,7 @@ pub enum Fault {
     ClockAhead,
     ClockBehind,
     RotateToken,
+    RotateCertificate,
     SecondController,
     DeleteFence,
     RestoreEtcd,
@@ -69,7 +71,7 @@ const AFTER_RESTORE: Duration = Duration::from_mins(5);
 
 impl Fault {
     /// Each with its name, and when it is played.
-    const ALL: [(Self, &str, When); 36] = [
+    const ALL: [(Self, &str, When); 38] = [
         (Self::KillLeader, "kill-leader", When::Always),
         (Self::FreezeLeader, "freeze-leader", When::Always),
         (Self::RefuseLeader, "refuse-leader", When::Always),
@@ -94,6 +96,7 @@ impl Fault {
         (Self::KillResizer, "kill-resizer", When::Always),
         (Self::FreezeResizer, "freeze-resizer", When::Always),
         (Self::CutWatches, "cut-watches", When::Always),
+        (Self::WithholdBookmarks, "withhold-bookmarks", When::Always),
         (Self::Compact, "compact", When::Always),
         (Self::Burst429, "burst-429", When::Always),
         (Self::Burst500, "burst-500", When::Always),
@@ -103,6 +106,7 @@ impl Fault {
         (Self::ClockAhead, "clock-ahead", When::OfMooring),
         (Self::ClockBehind, "clock-behind", When::OfMooring),
         (Self::RotateToken, "rotate-token", When::OfMooring),
+        (Self::RotateCertificate, "rotate-certificate", When::Always),
         (Self::SecondController, "second-controller", When::Asked(AFTER_ANOTHER)),
         (Self::DeleteFence, "delete-fence", When::AskedBehindFence(AFTER_ANOTHER)),
         (Self::RestoreEtcd, "restore-etcd", When::Asked(AFTER_RESTORE)),
@@ -150,8 +154,14 @@ impl Fault {
 
     /// Whether the API server is asked for it.
     pub fn is_of_objects(self) -> bool {
-        let of_objects =
-            [Self::FailWebhook, Self::SlowWebhook, Self::RotateToken, Self::DeleteFence, Self::RestoreEtcd];
+        let of_objects = [
+            Self::FailWebhook,
+            Self::SlowWebhook,
+            Self::RotateToken,
+            Self::RotateCertificate,
+            Self::DeleteFence,
+            Self::RestoreEtcd,
+        ];
         of_objects.contains(&self)
     }
 
@@ -197,6 +207,10 @@ pub enum Act {
     DeleteAttachment(usize),
     /// Deletes a claim on a kept volume, clears `claimRef` of what is released, and claims it anew.
     Reclaim(usize),
+    /// Gives up a claim that a volume populator fills, which comes anew.
+    Populate,
+    /// Gives up a claim with its volume, which a restore makes anew.
+    Restore,
 }
 
 /// Faults that begin at a time and are healed at another.
@@ -277,15 +291,17 @@ pub fn plan(seed: u64, seconds: u64, wanted: &[Vec<Fault>], fits: impl Fn(Fault)
 fn act(dice: &mut Rng) -> Act {
     let which = dice.usize(..);
     match dice.u32(..100) {
-        0..25 => Act::Roll(which),
-        25..45 => Act::DeletePod(which),
-        45..52 => Act::ForceDeletePod(which),
-        52..64 => Act::Drain(which),
-        64..72 => Act::Resize(which),
-        72..80 => Act::RenewClaims(which),
-        80..85 => Act::DeleteNode(which),
-        85..90 => Act::CutPower(which),
-        90..93 => Act::DeleteAttachment(which),
+        0..21 => Act::Roll(which),
+        21..39 => Act::DeletePod(which),
+        39..46 => Act::ForceDeletePod(which),
+        46..57 => Act::Drain(which),
+        57..64 => Act::Resize(which),
+        64..72 => Act::RenewClaims(which),
+        72..77 => Act::DeleteNode(which),
+        77..82 => Act::CutPower(which),
+        82..85 => Act::DeleteAttachment(which),
+        85..90 => Act::Populate,
+        90..95 => Act::Restore,
         _ => Act::Reclaim(which),
     }
 }

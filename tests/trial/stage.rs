@@ -11,7 +11,7 @@ use std::{
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use mooring::fence::policies::FENCES;
-use serde_json::json;
+use serde_json::{Value, json};
 use test_support::{
     assets::Assets,
     cluster::{Cluster, DRIVER},
@@ -24,9 +24,10 @@ use tokio::{
 };
 
 use crate::{
+    authority::AuthorityFile,
     balancer::{Line, Mode},
     clock::{self, Clock},
-    front::{Front, acceptor},
+    front::Front,
     objects,
     token::TokenFile,
     webhook::SlowWebhook,
@@ -225,6 +226,8 @@ struct Starter<'a> {
     front: Front,
     assets: &'a Assets,
     chain: &'a Assets,
+    /// In which the subject finds the API servers' authority.
+    authority: &'a Path,
     /// Of the machines.
     folder: &'a Path,
 }
@@ -235,6 +238,17 @@ impl Starter<'_> {
         let line = Line::open(Arc::clone(&self.servers), self.front.clone()).await;
         let kubeconfig = self.plane.kubeconfig(&line.url, token).display().to_string();
         (line, kubeconfig)
+    }
+
+    /// The same of the subject.
+    async fn line_of_subject(&self, user: &Value) -> (Line, String) {
+        let line = Line::open(Arc::clone(&self.servers), self.front.clone()).await;
+        let path = self.plane.kubeconfig_of(&line.url, user);
+        let written = std::fs::read(&path).expect("read a kubeconfig");
+        let mut config: Value = serde_json::from_slice(&written).expect("a kubeconfig");
+        config["clusters"][0]["cluster"]["certificate-authority"] = json!(self.authority);
+        std::fs::write(&path, config.to_string()).expect("write a kubeconfig");
+        (line, path.display().to_string())
     }
 
     async fn sidecar(&self, name: &str, user: User) -> Part {
@@ -255,8 +269,13 @@ impl Starter<'_> {
     }
 
     /// kube-controller-manager with these controllers.
-    async fn manager(&self, name: &str, controllers: &str, flags: &[&str]) -> Part {
-        let (line, kubeconfig) = self.line(&self.plane.token(User::ControllerManager)).await;
+    fn manager(
+        &self,
+        name: &str,
+        (line, kubeconfig): (Line, String),
+        controllers: &str,
+        flags: &[&str],
+    ) -> Part {
         let mut all = vec![
             format!("--kubeconfig={kubeconfig}"),
             format!("--controllers={controllers}"),
@@ -273,13 +292,16 @@ impl Starter<'_> {
         let flags = ["--leader-elect=false", "--node-monitor-grace-period=20s", "--node-monitor-period=2s"];
         let but = loops().map(|name| format!(",-{name}")).concat();
         let which = format!("*{}", if has_fence { "" } else { &but });
-        self.manager("kube-controller-manager", &which, &flags).await
+        let line = self.line(&self.plane.token(User::ControllerManager)).await;
+        self.manager("kube-controller-manager", line, &which, &flags)
     }
 
     async fn stock_loops(&self, name: &str) -> Part {
         let namespace = format!("--leader-elect-resource-namespace={NAMESPACE}");
         let flags = [&LEASE[..], &["--leader-elect-resource-name=mooring", &namespace, "--v=2"]].concat();
-        self.manager(name, &loops().join(","), &flags).await
+        let user = json!({ "token": self.plane.token(User::ControllerManager) });
+        let line = self.line_of_subject(&user).await;
+        self.manager(name, line, &loops().join(","), &flags)
     }
 
     async fn mooring(
@@ -289,9 +311,7 @@ impl Starter<'_> {
         has_fence: bool,
         environment: Vec<(&'static str, String)>,
     ) -> Part {
-        let line = Line::open(Arc::clone(&self.servers), self.front.clone()).await;
-        let kubeconfig = self.plane.kubeconfig_of(&line.url, &json!({ "tokenFile": token }));
-        let kubeconfig = kubeconfig.display();
+        let (line, kubeconfig) = self.line_of_subject(&json!({ "tokenFile": token })).await;
         let [port] = free_ports();
         let mut flags = vec![
             "run".to_owned(),
@@ -337,6 +357,8 @@ pub struct Stage {
     /// etcd's data, if they are to be put back.
     pub backup: Option<PathBuf>,
     token: TokenFile,
+    pub authority: AuthorityFile,
+    ports: [u16; 2],
     folder: PathBuf,
     _machines: Process,
 }
@@ -350,7 +372,9 @@ impl Stage {
             "--default-unreachable-toleration-seconds=10",
         ];
         let api_server_flags = api_server_flags.map(str::to_owned).to_vec();
-        let options = Options { api_server_flags, ..Options::default() };
+        let authority = AuthorityFile::write();
+        let certificate = Some(authority.vouch());
+        let options = Options { api_server_flags, certificate, ..Options::default() };
         let plane = ControlPlane::start_with(&assets, &options).await;
         let other_server = plane.another_api_server();
         let cluster = Cluster::new(plane.client(User::Admin));
@@ -376,11 +400,19 @@ impl Stage {
         ready.ok_or_else(|| format!("the machines do not start: {}", machines.log().tail(5)))?;
 
         let port_of = |url: &str| url.rsplit(':').next().and_then(|port| port.parse::<u16>().ok());
-        let servers = [port_of(plane.url()).expect("a port"), other_server.port].into();
+        let both = [port_of(plane.url()).expect("a port"), other_server.port];
+        let servers = both.into();
         let (certificates, key) = plane.certificate();
-        let front = Front { acceptor: acceptor(&certificates, &key), client: plane.client_with_token(None) };
-        let starter =
-            Starter { plane: &plane, servers, front, assets: &assets, chain: &chain, folder: &folder };
+        let front = Front { certificates, key, client: plane.client_with_token(None) };
+        let starter = Starter {
+            plane: &plane,
+            servers,
+            front,
+            assets: &assets,
+            chain: &chain,
+            authority: authority.path(),
+            folder: &folder,
+        };
         let attacher = starter.sidecar("csi-attacher", User::Attacher).await;
         let provisioner = starter.sidecar("csi-provisioner", User::Provisioner).await;
         let resizer = starter.sidecar("csi-resizer", User::Resizer).await;
@@ -417,6 +449,8 @@ impl Stage {
             slow_webhook: SlowWebhook::open().await,
             backup: None,
             token,
+            authority,
+            ports: both,
             folder,
             _machines: machines,
         })
@@ -458,6 +492,12 @@ impl Stage {
     /// Takes the former token out of service.
     pub async fn forget_former_token(&mut self) {
         self.token.forget_former(&self.cluster).await;
+    }
+
+    /// Gives the API servers, which run on, a certificate of another authority, and ends the connections of the subject.
+    pub async fn renew_certificate(&mut self) {
+        self.authority.rotate(&self.plane, self.ports).await;
+        self.replicas.iter().for_each(|replica| replica.line.cut());
     }
 
     /// The replica that leads, by the host name in the lease.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::{
     Request, actors, faults, judges,
-    plan::{Fault, Window, plan},
+    plan::{Fault, Plan, Window, plan},
     record::{Op, Phase, Recorder, driver_log, now},
     report::{Held, Outcome, Played},
     stage::{Stage, Subject},
@@ -37,9 +37,16 @@ struct Begun<'a> {
     from: i64,
 }
 
-pub async fn play(request: &Request) -> Result<Outcome, String> {
+/// What is asked for.
+pub fn plan_of(request: &Request) -> Plan {
     let fits = |fault: Fault| fault.fits(request.subject, request.fence);
-    let plan = plan(request.seed, request.seconds, &request.faults, fits);
+    let mut plan = plan(request.seed, request.seconds, &request.faults, fits);
+    plan.windows.retain(|window| request.only.as_ref().is_none_or(|only| only.contains(&window.from)));
+    plan
+}
+
+pub async fn play(request: &Request) -> Result<Outcome, String> {
+    let plan = plan_of(request);
     let mut stage = Stage::open(request.subject, request.nodes, request.seed, request.fence).await?;
     let mut recorder = Recorder::start(stage.plane.etcd_url());
     actors::set_up(&stage.cluster).await;

@@ -122,6 +122,8 @@ pub struct Options {
     pub seeder: Option<Vec<String>>,
     /// Neither audit log nor JSON storage: what a benchmark wants, which reads no history.
     pub without_records: bool,
+    /// The API servers' certificate with those that vouch for it, and its key; without one they sign their own.
+    pub certificate: Option<(String, String)>,
 }
 
 /// A running etcd and kube-apiserver.
@@ -186,6 +188,9 @@ impl ControlPlane {
         });
         std::fs::write(folder.join("tokens.csv"), lines.concat()).unwrap();
         std::fs::write(folder.join("audit-policy.yaml"), AUDIT_POLICY).unwrap();
+        if let Some((chain, key)) = &options.certificate {
+            write_certificate(&folder, chain, key);
+        }
         let flags = api_server_flags(&folder, &etcd_url, port, options);
         let api_server = Process::start("kube-apiserver", &assets.binary("kube-apiserver"), &flags, &[]);
 
@@ -361,6 +366,11 @@ impl ControlPlane {
         (certs.join("apiserver.crt"), certs.join("apiserver.key"))
     }
 
+    /// Gives the API servers another certificate while they run, and kubeconfigs of before another authority.
+    pub fn replace_certificate(&self, chain: &str, key: &str) {
+        write_certificate(&self.folder, chain, key);
+    }
+
     /// Path of the audit log.
     pub fn audit_log(&self) -> PathBuf {
         self.folder.join("audit.log")
@@ -451,6 +461,16 @@ impl ControlPlane {
         arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let program = self.assets.binary("kube-controller-manager");
         Process::start("kube-controller-manager", &program, &arguments, &[])
+    }
+}
+
+fn write_certificate(folder: &Path, chain: &str, key: &str) {
+    let certs = folder.join("certs");
+    std::fs::create_dir_all(&certs).unwrap();
+    for (name, text) in [("apiserver.key", key), ("apiserver.crt", chain)] {
+        let written = certs.join("new");
+        std::fs::write(&written, text).unwrap();
+        std::fs::rename(&written, certs.join(name)).unwrap();
     }
 }
 

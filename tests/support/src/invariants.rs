@@ -201,9 +201,11 @@ impl<'a> World<'a> {
             let is_bound = claim["status"]["phase"] == "Bound";
             claim["spec"]["volumeName"].as_str().filter(|_| is_bound)
         };
-        let named = change.after.as_ref().and_then(pair);
-        let is_new = named != change.before.as_ref().and_then(pair);
-        if is_new && named.is_some_and(|name| bindings::is_shared(name, self.all("persistentvolumeclaims"))) {
+        let Some(after) = &change.after else { return };
+        let Some(name) = pair(after) else { return };
+        let volume = self.objects.get(&("persistentvolumes", name)).copied();
+        let is_new = change.before.as_ref().and_then(pair) != Some(name);
+        if is_new && bindings::is_shared(after, volume, self.all("persistentvolumeclaims")) {
             self.violate(change, ["S18 a volume is bound to two claims".to_owned()]);
         }
     }

@@ -30,6 +30,14 @@ fn pem(tag: &str, der: &[u8]) -> String {
     pem::encode(&pem::Pem::new(tag, der))
 }
 
+fn authority(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params
+}
+
 impl Authority {
     /// The one of this process.
     pub fn of_the_test() -> &'static Self {
@@ -39,10 +47,18 @@ impl Authority {
 
     /// One that nobody knows.
     pub fn another() -> Self {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "test authority");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let params = authority("test authority");
+        Self::write_authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// One that this one vouches for.
+    #[must_use]
+    pub fn below(&self, name: &str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        Self::write_authority(CertifiedIssuer::signed_by(authority(name), key, &self.issuer).unwrap())
+    }
+
+    fn write_authority(issuer: CertifiedIssuer<'static, KeyPair>) -> Self {
         let folder = temporary_folder("authority");
         let certificate: &rcgen::Certificate = issuer.as_ref();
         std::fs::write(folder.join("ca.crt"), pem("CERTIFICATE", certificate.der())).unwrap();

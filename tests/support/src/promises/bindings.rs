@@ -167,11 +167,14 @@ pub fn broken(known: &impl Known, write: Write<'_>) -> Vec<String> {
     broken
 }
 
-/// S18: whether several claims that are Bound name a volume.
-pub fn is_shared<'a>(volume: &str, claims: impl Iterator<Item = &'a Value>) -> bool {
+/// S18: whether several claims that are Bound name the volume of one that it does not name. A claim that it names is bound
+/// rightly: people, as a volume populator, have given it that of another, which is Bound until the daemon has seen that.
+pub fn is_shared<'a>(claim: &Value, volume: Option<&Value>, claims: impl Iterator<Item = &'a Value>) -> bool {
+    let name = text(claim, "/spec/volumeName");
+    let is_named = volume.is_some_and(|it| text(it, "/spec/claimRef/uid") == text(claim, "/metadata/uid"));
     let has_it =
-        |claim: &&Value| text(claim, "/status/phase") == "Bound" && text(claim, "/spec/volumeName") == volume;
-    !volume.is_empty() && claims.filter(has_it).count() > 1
+        |claim: &&Value| text(claim, "/status/phase") == "Bound" && text(claim, "/spec/volumeName") == name;
+    !is_named && !name.is_empty() && claims.filter(has_it).count() > 1
 }
 
 /// The class of a claim or volume.

@@ -398,14 +398,27 @@ fn s23_s24_what_is_given_up_was_asked_for_where_reads_are_on_record() {
 
 #[test]
 fn s18_a_volume_is_told_that_two_bound_claims_name() {
-    let named = |name: &str, is: &str| claim(&merged(json!({ "spec": { "volumeName": name } }), &phase(is)));
+    let named = |uid: &str, (name, is): (&str, &str)| {
+        let shape = json!({ "metadata": { "uid": uid }, "spec": { "volumeName": name } });
+        claim(&merged(shape, &phase(is)))
+    };
+    // What the one that was written and another one have, and which of them the volume names.
     let cases = [
-        (["v", "v"], ["Bound", "Bound"], true),
-        (["v", "w"], ["Bound", "Bound"], false),
-        (["v", "v"], ["Bound", "Pending"], false),
+        (("v", "Bound"), ("v", "Bound"), "other", true),
+        (("v", "Bound"), ("v", "Bound"), "none", true),
+        (("v", "Bound"), ("v", "Bound"), "written", false),
+        (("v", "Bound"), ("w", "Bound"), "other", false),
+        (("v", "Bound"), ("v", "Pending"), "other", false),
     ];
-    for (names, phases, is_told) in cases {
-        let claims = [named(names[0], phases[0]), named(names[1], phases[1])];
-        assert_eq!(is_shared("v", claims.iter()), is_told, "{names:?} {phases:?}");
+    for (written, other, owner, is_told) in cases {
+        let claims = [named("written", written), named("other", other)];
+        let volume = volume(&json!({ "spec": { "claimRef": { "uid": owner } } }));
+        assert_eq!(
+            is_shared(&claims[0], Some(&volume), claims.iter()),
+            is_told,
+            "{written:?} {other:?} {owner}"
+        );
     }
+    let claims = [named("written", ("v", "Bound")), named("other", ("v", "Bound"))];
+    assert!(is_shared(&claims[0], None, claims.iter()));
 }
