@@ -32,6 +32,7 @@ use std::{
 };
 
 use http::{HeaderValue, Request, header::USER_AGENT};
+use hyper_rustls::{DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{Builder, connect::HttpConnector},
@@ -45,6 +46,7 @@ use kube::{
 };
 use thiserror::Error;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::rustls::{client::Resumption, pki_types::InvalidDnsNameError};
 use tower::{BoxError, ServiceBuilder};
 
 pub use self::{choice::Choice, other::Authority};
@@ -343,7 +345,18 @@ fn build(config: &Config, proxy: Option<&Proxy>, refusals: Refusals) -> Result<C
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
     let to_server = proxy::connector(config, proxy, tcp)?;
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(to_server)?);
+    // To a session that is resumed the server shows no certificate: one that nobody vouches for any more would go unseen.
+    let mut tls = config.rustls_client_config()?;
+    tls.resumption = Resumption::disabled();
+    let names: Arc<dyn ResolveServerName + Send + Sync> = match config.tls_server_name.clone() {
+        Some(name) => {
+            let name =
+                name.try_into().map_err(|error: InvalidDnsNameError| kube::Error::Service(error.into()))?;
+            Arc::new(FixedServerNameResolver::new(name))
+        }
+        None => Arc::new(DefaultServerNameResolver::default()),
+    };
+    let mut connector = TimeoutConnector::new(HttpsConnector::new(to_server, tls, false, names));
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     let http: hyper_util::client::legacy::Client<_, Gated> = Builder::new(TokioExecutor::new())
         .pool_timer(TokioTimer::new())

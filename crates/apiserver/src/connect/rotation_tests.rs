@@ -11,7 +11,7 @@ use tokio::{
 };
 use tokio_rustls::{
     TlsAcceptor,
-    rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer},
+    rustls::{HandshakeKind, ServerConfig, crypto::ring, pki_types::PrivateKeyDer},
 };
 
 use super::*;
@@ -54,6 +54,8 @@ impl Rotated {
                 let answered = answered.clone();
                 tokio::spawn(async move {
                     let Ok(mut stream) = tls.accept(stream).await else { return };
+                    let kind = stream.get_ref().1.handshake_kind();
+                    assert_ne!(kind, Some(HandshakeKind::Resumed), "its certificate was not shown");
                     loop {
                         let mut head = Vec::new();
                         while !head.ends_with(b"\r\n\r\n") {
@@ -203,6 +205,15 @@ async fn m14_who_writes_and_is_refused_is_an_end_although_the_lease_is_renewed_o
     assert_eq!(status_again(&elector).await, Some(200));
     let said = api.out_of_date().now_or_never().expect("an end").to_string();
     assert!(said.contains("certificate"), "{said}");
+}
+
+#[tokio::test]
+async fn m14_each_connection_is_shown_the_certificate_of_now() {
+    let server = Rotated::start().await;
+    let client = ApiServer::find(Some(&server.rotate(true, "token"))).await.unwrap().client().unwrap();
+    for _ in 0..3 {
+        assert_eq!(status(&client).await, Some(200));
+    }
 }
 
 #[tokio::test]
