@@ -10,8 +10,10 @@ use testbed::actors::{Fact, Step};
 use tokio::time::Instant;
 
 use super::{
-    Fault, Moment, Names, Objects, Timeline, begins, claims_of, disk_of, in_use, is_out_of_service, is_ready,
-    is_terminating, listed, machine_for, mounted, refers_to_name, uid,
+    Fault, Moment, Names, Objects, Timeline, begins,
+    calm::{Given, given},
+    claims_of, disk_of, in_use, is_out_of_service, is_ready, is_terminating, listed, machine_for, mounted,
+    refers_to_name, uid,
 };
 use crate::{
     play::Record,
@@ -39,6 +41,7 @@ struct Machines<'a> {
     unready: BTreeMap<String, Instant>,
     out_of_service: BTreeMap<String, Instant>,
     shared: BTreeSet<String>,
+    given: Given,
     /// Machine and disk: we took it off the node's list while it was mounted and reported in use.
     unlisted: BTreeSet<(String, String)>,
     /// Machine and disk: people took away the kubelet's report, by which alone a detach goes (S3).
@@ -69,6 +72,7 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         unready: BTreeMap::new(),
         out_of_service: BTreeMap::new(),
         shared: BTreeSet::new(),
+        given: given(record, timeline),
         unlisted: BTreeSet::new(),
         falsified: BTreeSet::new(),
         gone: BTreeSet::new(),
@@ -392,7 +396,7 @@ impl<'a> Machines<'a> {
         if self.shared.contains(disk)
             || self.names.is_unknown(machine, &self.begins, moment.at)
             || self.is_excused(machine, since, moment.at)
-            || self.has_pod(objects, disk, machine, moment.at, false)
+            || self.keeps(objects, disk, node)
         {
             return;
         }
@@ -488,15 +492,18 @@ impl<'a> Machines<'a> {
         }
     }
 
+    /// Whether a pod of the node that has started was given the disk: it keeps it until it ends, whatever has become of its claim.
+    fn keeps(&self, objects: &Objects, disk: &str, node: &str) -> bool {
+        objects.all("pods").any(|(_, pod)| {
+            pod["spec"]["nodeName"] == node
+                && pod["status"]["phase"] == "Running"
+                && self.given.contains(&(uid(pod).to_owned(), disk.to_owned()))
+        })
+    }
+
     /// Whether objects show a pod that runs on the machine with the disk, and that no time takes it from (S4, S44): its claim
     /// has the volume, or was made anew under it, and the attachment names a volume that names the claim.
     fn shows_pod(&self, objects: &Objects, disk: &str, machine: &str, at: Instant) -> bool {
-        self.has_pod(objects, disk, machine, at, true)
-    }
-
-    /// The same, if it is not strict also of a pod that is being deleted, and of one whose claim people have set to another phase:
-    /// until it ends it may keep what it was given (S44).
-    fn has_pod(&self, objects: &Objects, disk: &str, machine: &str, at: Instant, is_strict: bool) -> bool {
         let node = node_of(machine);
         // Nothing says any more of a node that is gone, or is not marked so, that its volumes are ours to attach.
         let Some(object) = objects.get("nodes", node).filter(|object| is_managed(object)) else {
@@ -533,7 +540,7 @@ impl<'a> Machines<'a> {
             let claim = objects.get("persistentvolumeclaims", key);
             of_claim(key).into_iter().any(|(volume, object)| {
                 let is_bound = claim.is_some_and(|claim| {
-                    (!is_strict || claim["status"]["phase"] == "Bound")
+                    claim["status"]["phase"] == "Bound"
                         && claim["spec"]["volumeName"] == volume
                         && object["spec"]["claimRef"]["uid"] == uid(claim)
                 });
@@ -548,7 +555,7 @@ impl<'a> Machines<'a> {
         objects.all("pods").any(|(_, pod)| {
             let is_there = pod["spec"]["nodeName"] == node
                 && pod["status"]["phase"] == "Running"
-                && !(is_strict && is_terminating(pod));
+                && !is_terminating(pod);
             is_there && claims_of(pod).iter().any(|key| has_it(pod, key))
         })
     }

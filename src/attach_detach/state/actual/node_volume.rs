@@ -35,6 +35,9 @@ pub struct NodeVolume {
     /// Whether `volumesInUse` of the node lists the volume; for a node whose object is gone, whether it
     /// did when last seen, and if it was never seen, that it may.
     pub in_use: bool,
+    /// Whether it does so again since we asked for the end of the attachment, and no pod needed the volume here: that is proof
+    /// against the one by which we asked.
+    pub is_reported_anew: bool,
     /// The request in flight for its VolumeAttachment.
     pub call: Option<AttachmentCall>,
     /// A create was sent whose outcome is unknown: until that is settled the attachment may exist
@@ -247,6 +250,7 @@ impl NodeVolume {
         self.listed = listed;
         self.in_use = in_use;
         self.given_up &= !in_use;
+        self.is_reported_anew &= in_use;
         let stays = in_use || kind == VolumeKind::NoOp || self.given_up;
         self.mount = match self.mount {
             _ if self.listed => Mount::Possible,
@@ -257,8 +261,9 @@ impl NodeVolume {
     }
 
     /// Notes that its kubelet reports the volume in use, and that this need not announce a pod.
-    pub(super) fn note_unexplained_use(&mut self, wall: Timestamp) {
+    pub(super) fn note_unexplained_use(&mut self, wall: Timestamp, is_wanted: bool) {
         if self.mount == Mount::No {
+            self.is_reported_anew = !is_wanted && self.is_ended_by_us();
             self.mount = Mount::Reported { since: wall.as_millisecond() };
         }
     }
@@ -273,15 +278,12 @@ impl NodeVolume {
 
     /// Forgets the attachment, which is gone. What was proven before we asked for its end holds on: the kubelet
     /// did not have the volume, or that was overruled. An end that others have made proves nothing; nor does ours if
-    /// another has listed the volume since. Returns whether the proof holds.
+    /// another has listed the volume since, or the kubelet has reported it again. Returns whether the proof holds.
     pub(super) fn forget_attachment(&mut self) -> bool {
-        let is_proven = self.is_ended_by_us() && !self.listed;
-        if is_proven {
-            self.mount = Mount::No;
-        }
+        let is_proven = !std::mem::take(&mut self.is_reported_anew) && self.is_ended_by_us() && !self.listed;
+        self.mount = if is_proven { Mount::No } else { self.mount };
         self.given_up &= self.mount != Mount::No;
-        self.known = None;
-        self.why_read = None;
+        (self.known, self.why_read) = (None, None);
         self.unpublishing = Unpublishing::None;
         self.retry = Retry::default();
         self.list_no_more();

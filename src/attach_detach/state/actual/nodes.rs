@@ -66,7 +66,7 @@ impl ActualState {
             let in_use = if node.is_some() { state.uses(volume) } else { node_volume.in_use };
             let before = (node_volume.listed, node_volume.in_use);
             if in_use && (node_volume.known.is_some() || !(node_volume.in_use || wanted(volume))) {
-                node_volume.note_unexplained_use(wall);
+                node_volume.note_unexplained_use(wall, wanted(volume));
             }
             // What an earlier object of the node listed, this process may not have seen.
             if is_back && in_use && node_volume.is_attached() {
