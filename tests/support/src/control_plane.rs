@@ -16,20 +16,13 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::{
-    ByteString,
-    api::{authentication::v1::TokenRequest, core::v1::Namespace},
-};
+use k8s_openapi::api::{authentication::v1::TokenRequest, core::v1::Namespace};
 use kube::{Api, Client, api::PostParams, config::AuthInfo};
-use ring::{
-    rand::SystemRandom,
-    signature::{self, KeyPair},
-};
-use sha2::{Digest, Sha256};
 
 use super::{
     assets::Assets,
     history::History,
+    keys::{certificates, token, write_service_account_keys},
     plain_config::plain_config,
     process::{Process, temporary_folder},
     visitor::Authority,
@@ -183,7 +176,7 @@ impl ControlPlane {
 
         let secret = write_service_account_keys(&folder);
         let lines = User::ALL.map(|user| {
-            let (token, name) = (token(&secret, user), user.name());
+            let (token, name) = (token(&secret, user.name()), user.name());
             format!("{token},{name},{name},system:masters\n")
         });
         std::fs::write(folder.join("tokens.csv"), lines.concat()).unwrap();
@@ -388,7 +381,7 @@ impl ControlPlane {
 
     /// Token of a user.
     pub fn token(&self, user: User) -> String {
-        token(&self.secret, user)
+        token(&self.secret, user.name())
     }
 
     /// A client that acts as the given user.
@@ -447,7 +440,7 @@ impl ControlPlane {
 
     /// Runs kube-controller-manager with nothing but the named controllers.
     pub fn controller_manager(&self, controllers: &[&str], flags: &[&str]) -> Process {
-        let kubeconfig = self.kubeconfig(&self.url, &token(&self.secret, User::ControllerManager));
+        let kubeconfig = self.kubeconfig(&self.url, &token(&self.secret, User::ControllerManager.name()));
         let folder = temporary_folder("controller-manager");
         let mut arguments = vec![
             format!("--kubeconfig={}", kubeconfig.display()),
@@ -560,47 +553,4 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
     let mut ports = std::iter::repeat_with(|| 10_000 + NEXT_PORT.fetch_add(1, Ordering::Relaxed) % 20_000);
     let mut is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     std::array::from_fn(|_| ports.find(&mut is_free).expect("a free port"))
-}
-
-/// Header of a P-256 public key in DER (RFC 5480); the point follows.
-const P256_PUBLIC_KEY: [u8; 26] = [
-    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
-    0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
-];
-
-/// Writes a new key pair for ServiceAccount tokens, and returns the private one: it is also the
-/// secret that the users' tokens are made from.
-fn write_service_account_keys(folder: &Path) -> Vec<u8> {
-    let algorithm = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
-    let random = SystemRandom::new();
-    let private = signature::EcdsaKeyPair::generate_pkcs8(algorithm, &random).expect("generate a key");
-    let pair =
-        signature::EcdsaKeyPair::from_pkcs8(algorithm, private.as_ref(), &random).expect("read the key");
-    let public = [P256_PUBLIC_KEY.as_slice(), pair.public_key().as_ref()].concat();
-    std::fs::write(folder.join("service-account.key"), pem("PRIVATE KEY", private.as_ref())).unwrap();
-    std::fs::write(folder.join("service-account.pub"), pem("PUBLIC KEY", &public)).unwrap();
-    private.as_ref().to_vec()
-}
-
-fn pem(label: &str, der: &[u8]) -> String {
-    let base64 = serde_json::to_value(ByteString(der.to_vec())).unwrap();
-    let text = base64.as_str().expect("bytes are written as base64");
-    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
-}
-
-fn token(secret: &[u8], user: User) -> String {
-    let hash = Sha256::new().chain_update(secret).chain_update(user.name()).finalize();
-    format!("{hash:x}")
-}
-
-/// The DER certificates of a PEM file; none while it is still being written.
-fn certificates(pem: &str) -> Vec<Vec<u8>> {
-    let mut certificates = Vec::new();
-    for part in pem.split("-----BEGIN CERTIFICATE-----").skip(1) {
-        let Some((base64, _)) = part.split_once("-----END CERTIFICATE-----") else { return Vec::new() };
-        let text: String = base64.split_whitespace().collect();
-        let Ok(ByteString(der)) = serde_json::from_value(text.into()) else { return Vec::new() };
-        certificates.push(der);
-    }
-    certificates
 }

@@ -28,6 +28,7 @@ pub mod control_plane;
 pub mod daemon;
 pub mod history;
 pub mod invariants;
+mod keys;
 pub mod openmetrics;
 pub mod plain_config;
 pub mod process;
