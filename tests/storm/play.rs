@@ -35,6 +35,8 @@ use crate::{
 const NAMESPACE: &str = "mooring-system";
 /// As long as the law's own pauses need: ten minutes after another writer, six of a force, five of the longest retry.
 const CALM: Duration = Duration::from_mins(22);
+/// One that lost its lease in the last trouble has found out by then.
+const SOON: Duration = Duration::from_mins(1);
 /// After the last kill.
 const AFTER: Duration = Duration::from_mins(3);
 /// How long a kill waits for its write.
@@ -318,7 +320,9 @@ async fn run(script: &Script) -> Record {
     }
     let fights = world.calm().await;
     daemons.calm().await;
-    sleep(CALM).await;
+    sleep(SOON).await;
+    daemons.revive();
+    sleep(CALM - SOON).await;
     let (killed, killed_request) = (server.revision().await, server.recorded());
     let killed_at = Instant::now();
     let (kills, starts, late) = (daemons.kills.clone(), daemons.starts.clone(), daemons.late.clone());

@@ -28,7 +28,7 @@ fn sent(record: &Record, revision: u64) -> Option<Instant> {
 }
 
 /// When every process has been told of a change.
-fn tells(record: &Record, moment: &Moment) -> Instant {
+pub fn tells(record: &Record, moment: &Moment) -> Instant {
     let lag = record.script.lags.iter().max().map(|lag| *lag + UNDER_WAY).unwrap_or_default();
     let blind = record.blind.iter().filter(|blind| blind.is_to(&moment.change.resource));
     // Where requests fail, watches are cut, too.
