@@ -55,6 +55,9 @@ struct Happening {
     /// The daemon is killed for the last time.
     #[serde(default)]
     killed: bool,
+    /// It is killed, and begins anew.
+    #[serde(default)]
+    kill: bool,
     /// The daemon is found to have ended by itself.
     #[serde(default)]
     ended: bool,
@@ -123,6 +126,10 @@ impl Happening {
         }
         if self.ended {
             record.ended.push(at);
+        }
+        if self.kill {
+            record.kills.push(at);
+            record.starts.push(at);
         }
         let until = |seconds| at + Duration::from_secs(seconds);
         if let Some(seconds) = self.fails {
