@@ -70,6 +70,9 @@ struct Happening {
     /// For so many seconds the daemon's way to the API server is in trouble.
     #[serde(default)]
     late: Option<u64>,
+    /// The watches of all servers are so many seconds late.
+    #[serde(default)]
+    lags: Option<u64>,
     /// For so many seconds the daemon is not told of volumes.
     #[serde(default)]
     blind: Option<u64>,
@@ -136,6 +139,7 @@ impl Happening {
             record.script.has_replicas = true;
             record.faults.push((at, until(seconds)));
         }
+        record.script.lags.extend(self.lags.map(Duration::from_secs));
         let kind = Some("persistentvolumes");
         record.blind.extend(self.blind.map(|seconds| Blind { kind, from: at, until: until(seconds) }));
         record.late.extend(self.late.map(|seconds| (at, until(seconds))));

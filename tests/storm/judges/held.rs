@@ -96,24 +96,43 @@ pub fn excuses(record: &Record, timeline: &Timeline, what: &str) -> bool {
     if claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"].is_null() {
         return false;
     }
-    let blind = record.blind.iter().filter(|blind| {
-        blind.is_to("persistentvolumes") && blind.from <= sent && sent <= blind.until + UNDER_WAY
-    });
-    let seen = blind.map(|blind| blind.from).fold(sent, Instant::min);
     timeline.moments.iter().any(|moment| {
         let change = moment.change;
         change.resource == "persistentvolumes"
             && claim["spec"]["volumeName"] == change.name.as_str()
             && !moment.is_ours()
-            && moment.at >= seen
+            && tells(record, moment) >= sent
             && change.revision < revision
             && change.before.as_ref().is_some_and(|volume| volume["spec"]["claimRef"]["uid"] == uid(claim))
     })
 }
 
-/// Whether a claim is made Bound to a volume that people handed to it a moment before: the claim that had it is not Lost yet
-/// (S18 allows that).
-pub fn is_handed_over(timeline: &Timeline, what: &str) -> bool {
+/// Whether that broken promise is S19 of a volume that is given to a claim, and excused: others had given the claim the other
+/// volume, and the writer was not told of that when it sent the request.
+pub fn is_reserved_meanwhile(record: &Record, timeline: &Timeline, what: &str) -> bool {
+    let Some(other) = what.strip_prefix("S19 the claim has ").and_then(|what| what.split(' ').next()) else {
+        return false;
+    };
+    let Some(write) = write_of(timeline, what) else { return false };
+    let owner =
+        |volume: &Option<Value>| Some(volume.as_ref()?["spec"]["claimRef"]["uid"].as_str()?.to_owned());
+    let claim = owner(&write.change.after);
+    let sent = sent(record, write.change.revision).unwrap_or(write.at);
+    timeline.moments.iter().any(|moment| {
+        let change = moment.change;
+        change.resource == "persistentvolumes"
+            && change.name == other
+            && !moment.is_ours()
+            && change.revision < write.change.revision
+            && tells(record, moment) >= sent
+            && owner(&change.after) == claim
+            && owner(&change.before) != claim
+    })
+}
+
+/// Whether a claim is made Bound to a volume that people handed to it a moment before, as far as was told: the claim that had it
+/// is not Lost yet (S18 allows that).
+pub fn is_handed_over(record: &Record, timeline: &Timeline, what: &str) -> bool {
     let Some(write) = write_of(timeline, what).filter(|_| what.starts_with("S18 ")) else { return false };
     let Some(claim) = &write.change.after else { return false };
     timeline.moments.iter().any(|moment| {
@@ -127,7 +146,7 @@ pub fn is_handed_over(timeline: &Timeline, what: &str) -> bool {
             && claim["spec"]["volumeName"] == change.name.as_str()
             && !moment.is_ours()
             && change.revision < write.change.revision
-            && moment.at + UNDER_WAY >= write.at
+            && tells(record, moment) + UNDER_WAY >= write.at
             && had.is_some_and(|had| had != uid(claim) && Some(had) != has)
     })
 }

@@ -74,6 +74,7 @@ fn promises(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let ours = writes::by_daemon(&record.requests);
     let mut broken = writes::check(&record.changes, &ours);
     broken.retain(|what| !held::excuses(record, timeline, what));
+    broken.retain(|what| !held::is_reserved_meanwhile(record, timeline, what));
     broken.extend(invariants::check_requests(&record.requests));
     broken.retain(|what| !all_on::is_of_claims(what));
     broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
@@ -87,7 +88,7 @@ fn history(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         |change: &Change| change.resource != "volumeattributesclasses" && ours.contains(&change.revision);
     let mut broken = invariants::check_history(&record.changes, is_judged);
     broken.retain(|what| !held::is_untold(record, timeline, what, is_judged));
-    broken.retain(|what| !held::is_handed_over(timeline, what));
+    broken.retain(|what| !held::is_handed_over(record, timeline, what));
     broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
 }
 

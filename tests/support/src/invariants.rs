@@ -28,6 +28,8 @@ struct World<'a> {
     objects: BTreeMap<(&'a str, &'a str), &'a Value>,
     /// Source and exclusiveness of every PersistentVolume that ever was.
     volumes: BTreeMap<&'a str, (Volume, bool)>,
+    /// What each name of a PersistentVolume stood for before.
+    former: BTreeMap<&'a str, Vec<Volume>>,
     /// What every node ever was, oldest first.
     nodes: BTreeMap<&'a str, Vec<&'a Value>>,
     /// UIDs of VolumeAttachments that were attached at some revision.
@@ -112,7 +114,10 @@ impl<'a> World<'a> {
         self.objects.insert(key, after);
         match key {
             ("persistentvolumes", name) => {
-                self.volumes.insert(name, Volume::of(after));
+                let now = Volume::of(after);
+                let is_other = |(before, _): &(Volume, bool)| *before != now.0;
+                let before = self.volumes.insert(name, now.clone()).filter(is_other);
+                self.former.entry(name).or_default().extend(before.map(|(before, _)| before));
             }
             ("nodes", name) => self.nodes.entry(name).or_default().push(after),
             ("pods" | "persistentvolumeclaims", name) => {
@@ -149,7 +154,13 @@ impl<'a> World<'a> {
     /// no record of etcd tells how long force has been due (S4).
     fn deleted_early(&self, attachment: &Value) -> Option<String> {
         let source = attachment["spec"]["source"]["persistentVolumeName"].as_str()?;
-        let volume = self.volumes.get(source)?.0.unique_name()?;
+        // One of a PersistentVolume that was made anew with another handle tells by its name which one it is of.
+        let is_its = |volume: &&Volume| {
+            matches!(volume, Volume::Csi(..)) && attachments::misnamed(attachment, volume).is_none()
+        };
+        let now = &self.volumes.get(source)?.0;
+        let former = self.former.get(source).into_iter().flatten();
+        let volume = [now].into_iter().chain(former).find(is_its).unwrap_or(now).unique_name()?;
         let node = attachment["spec"]["nodeName"].as_str()?;
         // A node that is gone lists nothing.
         self.objects.get(&("nodes", node))?;
