@@ -59,11 +59,11 @@ fn attached_once(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let mut born: BTreeMap<&str, Born> = BTreeMap::new();
     timeline.fold(|objects, moment| {
         let change = moment.change;
-        for place in places(objects, change, &change.after, &change.before) {
+        for place in places(objects, change, change.after.as_ref(), change.before.as_ref()) {
             *times.entry(place.clone()).or_default() += 1;
             until.insert(place, None);
         }
-        for place in places(objects, change, &change.before, &change.after) {
+        for place in places(objects, change, change.before.as_ref(), change.after.as_ref()) {
             until.insert(place, Some(tells(record, moment)));
         }
         match (change.resource.as_str(), &change.after) {
@@ -113,12 +113,12 @@ impl Born {
 }
 
 /// What is attached, or on iSCSI listed, by the one of two states of an object and not by the other.
-fn places(objects: &Objects, change: &Change, is: &Option<Value>, is_not: &Option<Value>) -> Vec<Place> {
+fn places(objects: &Objects, change: &Change, is: Option<&Value>, is_not: Option<&Value>) -> Vec<Place> {
     let Some(state) = is else { return Vec::new() };
     match change.resource.as_str() {
         "volumeattachments" => {
             let is_attached = |object: &Value| object["status"]["attached"] == true;
-            if !is_attached(state) || is_not.as_ref().is_some_and(is_attached) {
+            if !is_attached(state) || is_not.is_some_and(is_attached) {
                 return Vec::new();
             }
             let source = state["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
@@ -126,7 +126,7 @@ fn places(objects: &Objects, change: &Change, is: &Option<Value>, is_not: &Optio
             names_of(objects, source).map(|name| (node.to_owned(), name.to_owned())).collect()
         }
         "nodes" => {
-            let other = is_not.as_ref().map(listed).unwrap_or_default();
+            let other = is_not.map(listed).unwrap_or_default();
             let state = listed(state);
             let disks: BTreeSet<&str> =
                 state.difference(&other).filter(|disk| disk.contains("/iscsi/")).copied().collect();
