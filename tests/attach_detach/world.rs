@@ -356,7 +356,10 @@ impl World {
         }
         let all = self.store.objects.iter().filter(|((kind, _), _)| *kind == "attachment");
         let all = all.map(|(_, object)| object).chain(std::iter::once(&body));
-        if let Some(nodes) = attachments::spread(&body, all, |name| volumes.get(name)) {
+        let volume_of = |of: &Value| {
+            volumes.get(of["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default())
+        };
+        if let Some(nodes) = attachments::spread(&body, all, volume_of) {
             return Err(format!("S1: {volume} created for {node}, and then it is on {nodes:?}"));
         }
         let object = self.base("attachment", &name, body);

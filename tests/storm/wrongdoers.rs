@@ -55,6 +55,9 @@ struct Happening {
     /// The daemon is killed for the last time.
     #[serde(default)]
     killed: bool,
+    /// It is killed, and begins anew.
+    #[serde(default)]
+    kill: bool,
     /// The daemon is found to have ended by itself.
     #[serde(default)]
     ended: bool,
@@ -67,6 +70,9 @@ struct Happening {
     /// For so many seconds the daemon's way to the API server is in trouble.
     #[serde(default)]
     late: Option<u64>,
+    /// The watches of all servers are so many seconds late.
+    #[serde(default)]
+    lags: Option<u64>,
     /// For so many seconds the daemon is not told of volumes.
     #[serde(default)]
     blind: Option<u64>,
@@ -124,11 +130,16 @@ impl Happening {
         if self.ended {
             record.ended.push(at);
         }
+        if self.kill {
+            record.kills.push(at);
+            record.starts.push(at);
+        }
         let until = |seconds| at + Duration::from_secs(seconds);
         if let Some(seconds) = self.fails {
             record.script.has_replicas = true;
             record.faults.push((at, until(seconds)));
         }
+        record.script.lags.extend(self.lags.map(Duration::from_secs));
         let kind = Some("persistentvolumes");
         record.blind.extend(self.blind.map(|seconds| Blind { kind, from: at, until: until(seconds) }));
         record.late.extend(self.late.map(|seconds| (at, until(seconds))));

@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
 use test_support::{
     audit::{DAEMON, Entry},
     history::Change,
 };
 use tokio::time::Instant;
 
-use super::{Moment, Timeline, UNDER_WAY, uid};
+use super::{Moment, Timeline, UNDER_WAY};
 use crate::play::Record;
 
 /// The change that a broken promise names.
@@ -27,7 +26,7 @@ fn sent(record: &Record, revision: u64) -> Option<Instant> {
 }
 
 /// When every process has been told of a change.
-fn tells(record: &Record, moment: &Moment) -> Instant {
+pub fn tells(record: &Record, moment: &Moment) -> Instant {
     let lag = record.script.lags.iter().max().map(|lag| *lag + UNDER_WAY).unwrap_or_default();
     let blind = record.blind.iter().filter(|blind| blind.is_to(&moment.change.resource));
     // Where requests fail, watches are cut, too.
@@ -81,25 +80,4 @@ fn told_late(timeline: &Timeline, late: &BTreeSet<u64>, write: u64) -> Vec<Chang
         }
     }
     changes
-}
-
-/// Whether a claim is made Bound to a volume that people handed to it a moment before, as far as its writer was told: the claim that
-/// had it is not Lost yet (S18 allows that).
-pub fn is_handed_over(record: &Record, timeline: &Timeline, what: &str) -> bool {
-    let Some(write) = write_of(timeline, what).filter(|_| what.starts_with("S18 ")) else { return false };
-    let Some(claim) = &write.change.after else { return false };
-    timeline.moments.iter().any(|moment| {
-        let change = moment.change;
-        let owner = |volume: &Option<Value>| {
-            let reference = volume.as_ref().map(|volume| volume["spec"]["claimRef"]["uid"].clone());
-            reference.filter(Value::is_string)
-        };
-        let (had, has) = (owner(&change.before), owner(&change.after));
-        change.resource == "persistentvolumes"
-            && claim["spec"]["volumeName"] == change.name.as_str()
-            && !moment.is_ours()
-            && change.revision < write.change.revision
-            && tells(record, moment) + UNDER_WAY >= write.at
-            && had.is_some_and(|had| had != uid(claim) && Some(had) != has)
-    })
 }

@@ -92,7 +92,6 @@ fn history(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let check = |changes: &[Change]| invariants::check_history(changes, is_judged);
     let mut broken = check(&record.changes);
     broken.retain(|what| !held::is_untold(record, timeline, what, check));
-    broken.retain(|what| !held::is_handed_over(record, timeline, what));
     broken.into_iter().map(|what| Fault { rule: "promise", what }).collect()
 }
 

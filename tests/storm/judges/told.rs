@@ -10,8 +10,8 @@ use test_support::history::Change;
 use tokio::time::Instant;
 
 use super::{
-    Fault, Objects, Timeline, claims_of, disk_of, in_use, is_of, is_out_of_service, is_ready, is_terminating,
-    listed, uid,
+    Fault, Objects, Timeline, claims_of, disk_of, held::tells, in_use, is_of, is_out_of_service, is_ready,
+    is_terminating, listed, uid,
 };
 use crate::{play::Record, world::is_managed};
 
@@ -25,7 +25,7 @@ const WRITTEN_LATE: Duration = Duration::from_mins(2);
 const MANY: usize = 12;
 
 pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
-    let mut faults = attached_once(timeline);
+    let mut faults = attached_once(record, timeline);
     faults.extend(attached_at_all(record, timeline));
     faults.extend(failed_once(record, timeline));
     faults.extend(provisioning(record, timeline));
@@ -38,73 +38,112 @@ fn event_of<'a>(event: &'a Value, reason: &str) -> Option<(&'a str, &'a str)> {
         .flatten()
 }
 
-/// `SuccessfulAttachVolume`, as often as its volume was attached to its node while the pod was there.
-fn attached_once(timeline: &Timeline) -> Vec<Fault> {
+/// A node and a volume.
+type Place = (String, String);
+
+/// A pod on a node: how often each volume had been attached there when it came, and which ones were so, as far as was told.
+struct Born {
+    node: String,
+    before: BTreeMap<String, u64>,
+    attached: BTreeSet<String>,
+}
+
+/// `SuccessfulAttachVolume`, as often as its volume was attached to its node while the pod was there. One that found it
+/// attached may have been told so before that.
+fn attached_once(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     let mut told: BTreeMap<(&str, &str), u64> = BTreeMap::new();
-    // By node and disk: attached or listed so often.
-    let mut times: BTreeMap<(String, String), u64> = BTreeMap::new();
-    let mut born: BTreeMap<&str, (String, BTreeMap<String, u64>)> = BTreeMap::new();
+    let mut found: BTreeSet<(&str, &str)> = BTreeSet::new();
+    // Attached or listed so often, and until when this may be what is known.
+    let mut times: BTreeMap<Place, u64> = BTreeMap::new();
+    let mut until: BTreeMap<Place, Option<Instant>> = BTreeMap::new();
+    let mut born: BTreeMap<&str, Born> = BTreeMap::new();
     timeline.fold(|objects, moment| {
         let change = moment.change;
+        for place in places(objects, change, change.after.as_ref(), change.before.as_ref()) {
+            *times.entry(place.clone()).or_default() += 1;
+            until.insert(place, None);
+        }
+        for place in places(objects, change, change.before.as_ref(), change.after.as_ref()) {
+            until.insert(place, Some(tells(record, moment)));
+        }
         match (change.resource.as_str(), &change.after) {
             ("events", Some(after)) => {
-                if let Some(key) = event_of(after, "SuccessfulAttachVolume") {
-                    let before =
-                        change.before.as_ref().and_then(|before| before["count"].as_u64()).unwrap_or(0);
-                    let count = after["count"].as_u64().unwrap_or(1);
-                    *told.entry(key).or_default() += count.saturating_sub(before).max(1);
-                }
-            }
-            ("volumeattachments", Some(after)) => {
-                let is = |object: &Value| object["status"]["attached"] == true;
-                if is(after) && !change.before.as_ref().is_some_and(is) {
-                    let source = after["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
-                    let node = after["spec"]["nodeName"].as_str().unwrap_or_default();
-                    // Two PersistentVolumes of one disk are attached at once.
-                    let disk = objects.get("persistentvolumes", source).and_then(disk_of);
-                    let of_disk = |(name, volume): &(&str, &Value)| {
-                        *name != source && disk.is_some() && disk_of(volume) == disk
-                    };
-                    let others = objects.all("persistentvolumes").filter(of_disk).map(|(name, _)| name);
-                    for name in others.chain([source]) {
-                        *times.entry((node.to_owned(), name.to_owned())).or_default() += 1;
-                    }
-                }
-            }
-            ("nodes", Some(after)) => {
-                let before = change.before.as_ref().map(listed).unwrap_or_default();
-                for disk in listed(after).difference(&before).filter(|disk| disk.contains("/iscsi/")) {
-                    for (name, _) in objects
-                        .all("persistentvolumes")
-                        .filter(|(_, volume)| disk_of(volume).as_deref() == Some(*disk))
-                    {
-                        *times.entry((change.name.clone(), name.to_owned())).or_default() += 1;
-                    }
+                let Some(key @ (pod, message)) = event_of(after, "SuccessfulAttachVolume") else { return };
+                let before = change.before.as_ref().and_then(|before| before["count"].as_u64()).unwrap_or(0);
+                let count = after["count"].as_u64().unwrap_or(1);
+                *told.entry(key).or_default() += count.saturating_sub(before).max(1);
+                let (Some(born), Some(volume)) = (born.get(pod), message.split('"').nth(1)) else { return };
+                if born.attached.contains(volume) && born.since(volume, &times) == 0 {
+                    found.insert(key);
                 }
             }
             ("pods", Some(after)) => {
                 let node = after["spec"]["nodeName"].as_str().unwrap_or_default();
                 if !node.is_empty() && !born.contains_key(uid(after)) {
-                    let then = times.iter().filter(|((of, _), _)| of == node);
-                    let then = then.map(|((_, volume), count)| (volume.clone(), *count)).collect();
-                    born.insert(uid(after), (node.to_owned(), then));
+                    let before = times.iter().filter(|((of, _), _)| of == node);
+                    let before = before.map(|((_, volume), count)| (volume.clone(), *count)).collect();
+                    let is_known = |end: &Option<Instant>| end.is_none_or(|end| end >= moment.at);
+                    let attached = until.iter().filter(|((of, _), end)| of == node && is_known(end));
+                    let attached = attached.map(|((_, volume), _)| volume.clone()).collect();
+                    born.insert(uid(after), Born { node: node.to_owned(), before, attached });
                 }
             }
             _ => {}
         }
     });
     let mut faults = Vec::new();
-    for ((pod, message), count) in told {
-        let Some((node, then)) = born.get(pod) else { continue };
+    for (key @ (pod, message), count) in told {
+        let Some(born) = born.get(pod) else { continue };
         let Some(volume) = message.split('"').nth(1) else { continue };
-        let all = times.get(&(node.clone(), volume.to_owned())).copied().unwrap_or(0);
-        let allowed = (all - then.get(volume).copied().unwrap_or(0)).max(1);
+        let allowed = (born.since(volume, &times) + u64::from(found.contains(&key))).max(1);
         if count > allowed {
             let what = format!("pod {pod} {count} times {message:?}, attached {allowed} times");
             faults.push(Fault { rule: "told: again", what });
         }
     }
     faults
+}
+
+impl Born {
+    /// How often it was attached since the pod came.
+    fn since(&self, volume: &str, times: &BTreeMap<Place, u64>) -> u64 {
+        let all = times.get(&(self.node.clone(), volume.to_owned())).copied().unwrap_or(0);
+        all - self.before.get(volume).copied().unwrap_or(0)
+    }
+}
+
+/// What is attached, or on iSCSI listed, by the one of two states of an object and not by the other.
+fn places(objects: &Objects, change: &Change, is: Option<&Value>, is_not: Option<&Value>) -> Vec<Place> {
+    let Some(state) = is else { return Vec::new() };
+    match change.resource.as_str() {
+        "volumeattachments" => {
+            let is_attached = |object: &Value| object["status"]["attached"] == true;
+            if !is_attached(state) || is_not.is_some_and(is_attached) {
+                return Vec::new();
+            }
+            let source = state["spec"]["source"]["persistentVolumeName"].as_str().unwrap_or_default();
+            let node = state["spec"]["nodeName"].as_str().unwrap_or_default();
+            names_of(objects, source).map(|name| (node.to_owned(), name.to_owned())).collect()
+        }
+        "nodes" => {
+            let other = is_not.map(listed).unwrap_or_default();
+            let state = listed(state);
+            let disks: BTreeSet<&str> =
+                state.difference(&other).filter(|disk| disk.contains("/iscsi/")).copied().collect();
+            let of_disks = |volume: &Value| disk_of(volume).is_some_and(|disk| disks.contains(disk.as_str()));
+            let volumes = objects.all("persistentvolumes").filter(|(_, volume)| of_disks(volume));
+            volumes.map(|(name, _)| (change.name.clone(), name.to_owned())).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// This PersistentVolume and the others of its disk, which are attached at once.
+fn names_of<'a>(objects: &Objects<'a>, source: &'a str) -> impl Iterator<Item = &'a str> {
+    let disk = objects.get("persistentvolumes", source).and_then(disk_of);
+    let of_disk =
+        move |(name, volume): &(&str, &Value)| *name != source && disk.is_some() && disk_of(volume) == disk;
+    objects.all("persistentvolumes").filter(of_disk).map(|(name, _)| name).chain([source])
 }
 
 /// A claim that is handed to its provisioner is told so, unless the daemon was killed in the ten seconds after.
@@ -243,6 +282,15 @@ fn wants(objects: &Objects, pod: &str, volume: &str) -> bool {
 fn failed_once(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     // By the name of an event: when it was told last.
     let mut told: BTreeMap<&str, Instant> = BTreeMap::new();
+    // By the revision of a change of a VolumeAttachment: the volumes that are of its disk.
+    let mut volumes: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
+    timeline.fold(|objects, moment| {
+        let change = moment.change;
+        let object = change.after.as_ref().or(change.before.as_ref());
+        let source = object.and_then(|it| it["spec"]["source"]["persistentVolumeName"].as_str());
+        let names = source.map(|source| names_of(objects, source).collect());
+        volumes.extend(names.map(|names| (change.revision, names)));
+    });
     let mut faults = Vec::new();
     for (place, moment) in timeline.moments.iter().enumerate() {
         let change = moment.change;
@@ -264,7 +312,7 @@ fn failed_once(record: &Record, timeline: &Timeline) -> Vec<Fault> {
         let names: Vec<&str> = message.split('"').skip(1).step_by(2).collect();
         let recent =
             timeline.moments[..place].iter().rev().take_while(|earlier| earlier.at + AWAITED >= before);
-        let is_news = recent.into_iter().any(|earlier| concerns(earlier.change, &names));
+        let is_news = recent.into_iter().any(|earlier| concerns(earlier.change, &names, &volumes));
         if !is_news && !failed && moment.at - before < STANDS {
             let what = format!("{}: {message}", change.name);
             faults.push(Fault { rule: "told: a failure again", what });
@@ -273,14 +321,17 @@ fn failed_once(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     faults
 }
 
-/// Whether a change is one of what keeps a volume of these names from a pod. That an error was written again is none.
-fn concerns(change: &Change, names: &[&str]) -> bool {
+/// Whether a change is one of what keeps a volume of these names from a pod, or its disk. That an error was written again is
+/// none.
+fn concerns(change: &Change, names: &[&str], volumes: &BTreeMap<u64, Vec<&str>>) -> bool {
     let is_it = |name: &Value| name.as_str().is_some_and(|name| names.contains(&name));
+    let mut attached = volumes.get(&change.revision).into_iter().flatten();
+    let is_attached = attached.any(|name| names.contains(name));
     let facts = |object: &Option<Value>| {
         let Some(object) = object else { return Value::Null };
         let (spec, status) = (&object["spec"], &object["status"]);
         match change.resource.as_str() {
-            "volumeattachments" if is_it(&spec["source"]["persistentVolumeName"]) => json!([
+            "volumeattachments" if is_attached => json!([
                 object["metadata"]["uid"],
                 is_terminating(object),
                 status["attached"],

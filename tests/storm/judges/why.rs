@@ -1,16 +1,19 @@
 //! S48: what waits at the end of the calm has an event of the daemon's about its cause: of a reason, and with words, that can be
-//! the cause of this wait as the world shows it, and told since the wait began.
+//! the cause of this wait as the world shows it, and told since the wait began, or before if the daemon was killed just then.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    Fault, Moment, Names, Objects, Timeline, begins, claims_of, disk_of, in_use, is_of_another, is_ready,
-    is_terminating, listed, uid,
+    Fault, Moment, Names, Objects, Timeline, UNDER_WAY, begins, claims_of, disk_of, in_use, is_of_another,
+    is_ready, is_terminating, listed, uid,
 };
 use crate::{play::Record, world::attachment_of};
+
+/// The API server drops an event after so long.
+const EXPIRES: Duration = Duration::from_hours(1);
 
 /// An event of the daemon's: its reason, its words, and when it was told last.
 struct Told<'a> {
@@ -49,7 +52,11 @@ pub fn judge(record: &Record, timeline: &Timeline) -> Vec<Fault> {
     }
     let is_told = |object: &Value, explains: &dyn Fn(&Told) -> bool| {
         let since = since.get(uid(object)).copied().unwrap_or(record.began);
-        told.get(uid(object)).into_iter().flatten().any(|told| told.at >= since && explains(told))
+        // Who comes after one that was killed between the change and its event finds the event of an earlier wait (S47).
+        let was_killed = record.kills.iter().any(|kill| *kill >= since && *kill <= since + UNDER_WAY);
+        let is_there = |told: &Told| was_killed && told.at + EXPIRES > record.killed_at;
+        let mut told = told.get(uid(object)).into_iter().flatten();
+        told.any(|told| (told.at >= since || is_there(told)) && explains(told))
     };
     let begins = begins(record, timeline);
     let mut faults = Vec::new();
@@ -140,7 +147,11 @@ impl Facts {
                     && !is_terminating(attachment)
                     && !is_of_another(objects, attachment)
             }
-            None => objects.get("nodes", node).is_some_and(|node| listed(node).contains(disk.as_str())),
+            // A kubelet mounts no CSI volume for an entry of the list alone.
+            None => {
+                let node = objects.get("nodes", node).filter(|_| disk.contains("/iscsi/"));
+                node.is_some_and(|node| listed(node).contains(disk.as_str()))
+            }
         };
         let is_there = |(other, object): (&str, &Value)| {
             let is_listed = listed(object).contains(disk.as_str()) || in_use(object).contains(disk.as_str());
