@@ -72,7 +72,7 @@ pub async fn explain(args: &ExplainArgs) -> Result<Verdict, QueryStop> {
             Some(Err(why)) => stand_without(&mut explanation, &why.to_string()),
             None => {}
         }
-        if !looks.again(printed(&explanation, &args.view)?, explanation.verdict).await {
+        if !looks.again(&explanation, printed(&explanation, &args.view)?, explanation.verdict).await {
             return Ok(explanation.verdict);
         }
     }
@@ -90,7 +90,7 @@ pub async fn doctor(args: &DoctorArgs) -> Result<Verdict, QueryStop> {
     loop {
         let snapshot = connection.reader.read(&question).await.map_err(unreachable)?;
         let findings = find::doctor(&snapshot, of);
-        if !looks.again(printed(&findings, &args.view)?, findings.verdict).await {
+        if !looks.again(&findings, printed(&findings, &args.view)?, findings.verdict).await {
             return Ok(findings.verdict);
         }
     }
@@ -113,7 +113,7 @@ pub async fn node(args: &NodeArgs) -> Result<Verdict, QueryStop> {
             // What is as it should be on a node that stays is waited for on one that is to go.
             view.verdict = view.verdict.max(Verdict::Waiting);
         }
-        if !looks.again(printed(&view, &args.view)?, view.verdict).await {
+        if !looks.again(&view, printed(&view, &args.view)?, view.verdict).await {
             return Ok(view.verdict);
         }
         earlier = Some(snapshot);

@@ -19,7 +19,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    fence::vigil::{VigilState, WaitsFor},
+    fence::vigil::{VigilState, FenceWait},
     metrics::{Alarms, Metrics, WatchMetrics, WatchReport, slis::Slis},
     supervise::Dead,
 };
@@ -189,7 +189,7 @@ fn fenced(
     let nobody_leads = election.is_none_or(|(view, timing)| {
         view.borrow().free_since.is_some_and(|since| now >= since + timing.lease_duration)
     });
-    if *waits_for == WaitsFor::Switch && nobody_leads {
+    if *waits_for == FenceWait::Switch && nobody_leads {
         Ok(Some(format!("{text}; nobody leads")))
     } else {
         Err(text)
@@ -344,7 +344,7 @@ mod tests {
         let waits = |waits_for| VigilState::Waiting("it is so".to_owned(), waits_for);
         let unready = "[-]fence failed: waiting for the fence: it is so";
         view.send_modify(|view| view.holder = "b".to_owned());
-        for waits_for in [WaitsFor::Switch, WaitsFor::Right, WaitsFor::Proof] {
+        for waits_for in [FenceWait::Switch, FenceWait::Right, FenceWait::Proof] {
             fence.send_replace(waits(waits_for));
             assert_eq!(check(), unready, "the rollout halts");
             view.send_modify(|view| view.free_since = Some(Instant::now()));
@@ -352,7 +352,7 @@ mod tests {
             assert_eq!(check(), unready, "a standby takes it");
             tokio::time::advance(Duration::from_secs(1)).await;
             let ready = "[+]fence ok: waiting for the fence: it is so; nobody leads";
-            let expected = if waits_for == WaitsFor::Switch { ready } else { unready };
+            let expected = if waits_for == FenceWait::Switch { ready } else { unready };
             assert_eq!(check(), expected, "the leader starts elsewhere");
             view.send_modify(|view| view.free_since = None);
             assert_eq!(check(), unready);

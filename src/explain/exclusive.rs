@@ -10,8 +10,8 @@ use std::{
 };
 
 use apiserver::{
-    ids::{AttachmentName, NodeName, VolumeName},
-    kinds::{Narrow, Pod, VolumeAttachment},
+    ids::{AttachmentName, NodeName, ResourceVersion, VolumeName},
+    kinds::{Narrow, Node, Pod, VolumeAttachment},
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -65,11 +65,15 @@ pub(super) fn look(snapshot: &Snapshot, outlook: &Outlook) -> BTreeMap<VolumeId,
 /// pod that wants it; one that is silent reports what was.
 fn in_use(snapshot: &Snapshot, outlook: &Outlook, all: &mut BTreeMap<VolumeId, Places>) {
     let mut suspected: BTreeSet<(VolumeId, NodeName)> = BTreeSet::new();
+    let listed_at = [Node::KIND, VolumeAttachment::KIND].map(|kind| snapshot.listed_at.get(kind).copied());
     snapshot.objects.nodes.for_each(|node| {
         let name = node.key();
         for id in node.status.volumes_in_use.iter().filter_map(|volume| VolumeId::parse_csi(volume)) {
             let is_elsewhere = all.get(&id).is_some_and(|places| {
-                places.is_exclusive && places.attachments.iter().all(|it| it.spec.node_name != name)
+                let attached = places.attachments.iter().map(|it| it.metadata.resource_version).max();
+                places.is_exclusive
+                    && places.attachments.iter().all(|it| it.spec.node_name != name)
+                    && at_once([node.metadata.resource_version, attached.unwrap_or_default()], listed_at)
             });
             if is_elsewhere && node.kubelet_speaks() {
                 suspected.insert((id, name.clone()));
@@ -87,6 +91,13 @@ fn in_use(snapshot: &Snapshot, outlook: &Outlook, all: &mut BTreeMap<VolumeId, P
             places.in_use.insert(node);
         }
     }
+}
+
+/// Whether objects of two lists, which changed last at these revisions, were so at one moment: each is as its list shows it from then
+/// until that list. A volume that moves between the two lists has left the one place and come to the other.
+fn at_once(changed_at: [ResourceVersion; 2], listed_at: [Option<ResourceVersion>; 2]) -> bool {
+    let [Some(one), Some(other)] = listed_at else { return true };
+    changed_at.into_iter().all(|changed| changed <= one.min(other))
 }
 
 /// How an attachment holds its volume, the firmest first. One that is being deleted does so until it is gone, with any value of `attached`:
@@ -128,5 +139,34 @@ impl Places {
             attachments: self.attachments.iter().map(|it| (it.key(), since(it))).collect(),
             in_use: self.in_use.pop_first(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s1_what_two_lists_show_counts_only_if_it_was_so_at_one_moment() {
+        let at = |revision: u64| Some(ResourceVersion(revision));
+        let cases = [
+            // When node and attachment changed last, when their lists are of, and whether they were so together.
+            ([3, 4], [at(5), at(9)], true),
+            ([3, 4], [at(9), at(5)], true),
+            ([5, 4], [at(5), at(5)], true),
+            // The volume was detached from the node, and attached elsewhere, after the nodes were listed.
+            ([3, 7], [at(5), at(9)], false),
+            // It was attached to the node after the attachments were listed.
+            ([7, 3], [at(9), at(5)], false),
+            // What a file holds says nothing of its time.
+            ([7, 3], [None, at(5)], true),
+        ];
+        for (changed, listed_at, expected) in cases {
+            assert_eq!(
+                at_once(changed.map(ResourceVersion), listed_at),
+                expected,
+                "{changed:?} {listed_at:?}"
+            );
+        }
     }
 }

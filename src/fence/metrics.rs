@@ -2,7 +2,7 @@
 
 use prometheus::IntGaugeVec;
 
-use super::vigil::{VigilState, WaitsFor};
+use super::vigil::{VigilState, FenceWait};
 use crate::metrics::Metrics;
 
 /// How it may stand, as labels.
@@ -28,9 +28,9 @@ impl FenceMetrics {
     /// How it stands after a look.
     pub fn set(&self, standing: &VigilState) {
         let state = match standing {
-            VigilState::Waiting(_, WaitsFor::Switch) => "absent",
-            VigilState::Waiting(_, WaitsFor::Right) => "refused",
-            VigilState::Waiting(_, WaitsFor::Proof) => "waiting",
+            VigilState::Waiting(_, FenceWait::Switch) => "absent",
+            VigilState::Waiting(_, FenceWait::Right) => "refused",
+            VigilState::Waiting(_, FenceWait::Proof) => "waiting",
             VigilState::Enforced(_) => "enforced",
             VigilState::Lost(_) => "lost",
         };

@@ -34,7 +34,7 @@ pub const DRAIN_LASTS: Duration = Duration::from_mins(1);
 
 /// What a replica waits for that has never seen the fence proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitsFor {
+pub enum FenceWait {
     /// That the fence is raised: there is nothing of it, so nobody is kept from ruling.
     Switch,
     /// Before that, that nothing refuses the probe or a write of mooring's any more.
@@ -45,10 +45,10 @@ pub enum WaitsFor {
 
 /// How the fence stands to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Educe)]
-#[educe(Default(expression = Self::Waiting("it has not been looked at".to_owned(), WaitsFor::Proof)))]
+#[educe(Default(expression = Self::Waiting("it has not been looked at".to_owned(), FenceWait::Proof)))]
 pub enum VigilState {
     /// It has never been proven: why not.
-    Waiting(String, WaitsFor),
+    Waiting(String, FenceWait),
     /// It is proven.
     Enforced(Proven),
     /// It was, and is not any more: why.
@@ -87,9 +87,9 @@ impl Vigil {
             Some(wrong) if was_proven => Some(VigilState::Lost(wrong.why().to_owned())),
             Some(wrong) => {
                 let waits_for = match look.refused {
-                    None if look.is_absent() => WaitsFor::Switch,
-                    _ if look.is_down() => WaitsFor::Right,
-                    _ => WaitsFor::Proof,
+                    None if look.is_absent() => FenceWait::Switch,
+                    _ if look.is_down() => FenceWait::Right,
+                    _ => FenceWait::Proof,
                 };
                 Some(VigilState::Waiting(
                     look.refused.as_deref().unwrap_or(wrong.why()).to_owned(),
@@ -100,7 +100,7 @@ impl Vigil {
             None if was_proven => None,
             None => Some(VigilState::Waiting(
                 "it is not proven for each API server yet".to_owned(),
-                WaitsFor::Proof,
+                FenceWait::Proof,
             )),
         };
         let changed = standing.filter(|standing| *standing != self.standing);
@@ -163,7 +163,7 @@ mod tests {
     fn s14_a_fence_is_lost_when_it_is_gone_or_in_doubt_for_a_minute() {
         let (gone, unknown) = (|| FenceState::Gone("g".to_owned()), || FenceState::Unknown("u".to_owned()));
         let (waits, lost) = (
-            |why: &str| VigilState::Waiting(why.into(), WaitsFor::Proof),
+            |why: &str| VigilState::Waiting(why.into(), FenceWait::Proof),
             |why: &str| VigilState::Lost(why.into()),
         );
         let enforced = || VigilState::Enforced(Proven::ByEachServer);
@@ -201,11 +201,11 @@ mod tests {
             || FenceLook { states: vec![FenceState::Absent; 2], ..look(0, "a", &["x"], FenceState::Absent) };
         let refused = FenceLook { refused: Some("no patch".to_owned()), ..absent() };
         let mut standing = |look| vigil.take(&look, now, now).0.clone();
-        assert_eq!(standing(refused), VigilState::Waiting("no patch".into(), WaitsFor::Right));
-        assert!(matches!(standing(absent()), VigilState::Waiting(_, WaitsFor::Switch)));
+        assert_eq!(standing(refused), VigilState::Waiting("no patch".into(), FenceWait::Right));
+        assert!(matches!(standing(absent()), VigilState::Waiting(_, FenceWait::Switch)));
         let unprobed = FenceState::Unprobed("a webhook".to_owned());
         let states = vec![unprobed.clone(); 2];
-        let waits = VigilState::Waiting("a webhook".into(), WaitsFor::Right);
+        let waits = VigilState::Waiting("a webhook".into(), FenceWait::Right);
         assert_eq!(
             standing(FenceLook { states, ..absent() }),
             waits,
@@ -214,7 +214,7 @@ mod tests {
         let states = vec![FenceState::NotEnforced, unprobed];
         assert!(matches!(
             standing(FenceLook { states, ..absent() }),
-            VigilState::Waiting(_, WaitsFor::Proof)
+            VigilState::Waiting(_, FenceWait::Proof)
         ));
     }
 

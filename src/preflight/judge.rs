@@ -147,7 +147,7 @@ pub fn loop_users(pods: &Value, missing: Result<BTreeSet<&str>, String>) -> Chec
             (Level::Stop, format!("no ServiceAccount in kube-system: {}", some(&missing)), todo)
         }
         Ok(_) => {
-            let evidence = "the ServiceAccounts of its loops exist, and no pod of kube-controller-manager shows whether it uses them";
+            let evidence = "kube-controller-manager's loops have ServiceAccounts, but no pod of it is seen, so it is unknown whether it uses them";
             (Level::Warn, evidence.to_owned(), ASK_THE_PROVIDER)
         }
     }
@@ -209,10 +209,11 @@ fn fence(facts: &PreflightFacts, _: &[&Fence]) -> Result<CheckResult, String> {
     let Some(why) = facts.of(PreflightTopic::Fence)?.as_str() else {
         return Ok(fine("a dry run of the policies and their bindings was accepted"));
     };
-    let todo = "ask for the rights in deploy/switcher";
     if lacks_right(why) {
+        let todo = "ask for the rights in deploy/switcher";
         return Ok((Level::Warn, format!("a dry run of the fence was not checked, because {why}"), todo));
     }
+    let todo = "see what refuses it: switch could not raise the fence";
     Ok((Level::Stop, format!("a dry run of the fence was refused: {why}"), todo))
 }
 
@@ -228,7 +229,7 @@ fn dry_runs(facts: &PreflightFacts, topic: PreflightTopic, what: &str) -> Result
         return Ok((Level::Stop, format!("a dry run was refused: {}", some(&refused)), todo));
     }
     if !unchecked.is_empty() {
-        let todo = "run this again as somebody with these rights, once the namespace exists";
+        let todo = "run this again once that is no longer so: with these rights, or when the namespace or a node exists";
         return Ok((Level::Warn, format!("not checked: {}", some(&unchecked)), todo));
     }
     Ok(fine(format!("a dry run of {what} was accepted")))

@@ -11,6 +11,7 @@ use std::{
 use apiserver::connect::ConnectError;
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -127,7 +128,7 @@ pub(super) struct Looks {
     watch: bool,
     /// How long at most.
     wait: Option<Duration>,
-    printed: String,
+    printed: Value,
     first: Instant,
     latest: Instant,
 }
@@ -135,21 +136,24 @@ pub(super) struct Looks {
 impl Looks {
     pub(super) fn new(watch: bool, wait: Option<Duration>) -> Self {
         let now = Instant::now();
-        Self { watch, wait, printed: String::new(), first: now, latest: now }
+        Self { watch, wait, printed: Value::Null, first: now, latest: now }
     }
 
     /// Prints what is new. Whether to look again, once it is time to.
-    pub(super) async fn again(&mut self, form: String, verdict: Verdict) -> bool {
+    pub(super) async fn again(&mut self, answer: &impl Serialize, form: String, verdict: Verdict) -> bool {
+        // Ages are no news, nor is when it was looked at.
+        let mut content = serde_json::to_value(answer).unwrap_or_default();
+        content.as_object_mut().map(|fields| fields.remove("observed"));
         let left = self.wait.map(|most| most.saturating_sub(self.first.elapsed()));
         let is_over = verdict == Verdict::Healthy || left.is_some_and(|left| left.is_zero());
         let is_last = if self.wait.is_some() { is_over } else { !self.watch };
         let is_shown = is_last || self.wait.is_none();
         // A closed pipe (`-w | head`) is an orderly end.
-        let is_open = !is_shown || form == self.printed || print(&form);
+        let is_open = !is_shown || content == self.printed || print(&form);
         if is_last || !is_open {
             return false;
         }
-        self.printed = form;
+        self.printed = content;
         let pause = WATCH_PAUSE.max(self.latest.elapsed() * SHARE);
         sleep(left.map_or(pause, |left| pause.min(left))).await;
         self.latest = Instant::now();

@@ -50,7 +50,12 @@ pub async fn run(args: &SwitchArgs) -> Result<Verdict, QueryStop> {
         let (step, remembers) =
             plan(&api, order, &fences, &args.leave, tell).await.map_err(|error| stop(&error))?;
         print(&clean_lines(&printed(args.to, (&step, remembers), &fences)));
-        print("Nothing was done. The same command with --yes does it.\n");
+        let is_over = matches!(step, SwitchStep::Done | SwitchStep::Stop(_));
+        print(if is_over {
+            "Nothing was done.\n"
+        } else {
+            "Nothing was done. The same command with --yes does it.\n"
+        });
         return Ok(match step {
             SwitchStep::Done => Verdict::Healthy,
             SwitchStep::Stop(_) => Verdict::Blocked,

@@ -94,7 +94,7 @@ mod tests {
             (pods(&[]), [200, 404], "no ServiceAccount in kube-system: persistent-volume-binder;", ""),
             (pods(&[]), [404, 403], "no ServiceAccount in kube-system: attachdetach-controller;", ""),
             (hidden(), [404, 200], "no ServiceAccount in kube-system: attachdetach-controller;", ""),
-            (hidden(), [200, 200], "", "no pod of kube-controller-manager shows"),
+            (hidden(), [200, 200], "", "but no pod of it is seen"),
             (pods(&[]), [200, 403], "", "it cannot be told: refused"),
         ];
         for (pods, accounts, stop, warning) in cases {

@@ -251,7 +251,7 @@ impl Daemons {
         // Whom the last trouble costs the lease ends after it.
         sleep(LEASE_ENDS).await;
         self.revive();
-        sleep(CALM - LEASE_ENDS).await;
+        sleep(CALM.saturating_sub(LEASE_ENDS)).await;
     }
 }
 

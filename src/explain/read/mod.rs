@@ -296,6 +296,7 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Result<ReadFound, ReadFailu
                 snapshot.unseen.push(Unseen { what: object.to_string(), why, forbidden: false });
             }
             snapshot.revision = snapshot.revision.max(revision);
+            snapshot.listed_at.extend(revision.filter(|_| is_all).map(|revision| (kind, revision)));
         }
     }
     Ok(())

@@ -30,7 +30,11 @@ pub(super) fn story(snapshot: &Snapshot, namespace: &str, manifest: &Value) -> S
     let key = claim.key();
     let mut story = Story::default();
     if snapshot.objects.claims.get(&key).is_some() {
-        story.summary = format!("pvc/{key} exists already: see mooring explain pvc/{}", key.name());
+        story.summary = format!(
+            "pvc/{key} exists already: see mooring explain pvc/{} -n {}",
+            key.name(),
+            key.namespace()
+        );
         story.verdict = Some(Verdict::Blocked);
         return story;
     }

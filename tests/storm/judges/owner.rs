@@ -89,9 +89,9 @@ fn volume(objects: &Objects, moment: &Moment, owners: &mut Owners, faults: &mut 
             || reference["name"].is_string() && !refers_to_name(reference, &owner.0)
     };
     let names_other = is_others(reference);
-    let named_other =
+    let was_others =
         moment.change.before.as_ref().is_some_and(|before| is_others(&before["spec"]["claimRef"]));
-    if moment.is_ours() && named_other && owners.hidden.contains(owner) {
+    if moment.is_ours() && was_others && owners.hidden.contains(owner) {
         owners.of.remove(name);
         return;
     }
