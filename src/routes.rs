@@ -19,7 +19,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    fence::vigil::{VigilState, FenceWait},
+    fence::vigil::{FenceWait, VigilState},
     metrics::{Alarms, Metrics, WatchMetrics, WatchReport, slis::Slis},
     supervise::Dead,
 };

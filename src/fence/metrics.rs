@@ -2,7 +2,7 @@
 
 use prometheus::IntGaugeVec;
 
-use super::vigil::{VigilState, FenceWait};
+use super::vigil::{FenceWait, VigilState};
 use crate::metrics::Metrics;
 
 /// How it may stand, as labels.
