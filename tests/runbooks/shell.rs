@@ -6,7 +6,7 @@ use libtest_mimic::Failed;
 use test_support::{assets::Assets, process::temporary_folder};
 
 /// What shows that a command asks for what an embedded cluster does not have: a Deployment, pods of the daemon, policies, who may what.
-const NOT_HERE: [&str; 8] = [
+const NOT_HERE: [&str; 10] = [
     " logs ",
     "deploy",
     "port-forward",
@@ -15,6 +15,8 @@ const NOT_HERE: [&str; 8] = [
     "create token",
     "openssl",
     "validatingadmission",
+    "kubeadm",
+    "/etc/kubernetes",
 ];
 
 /// Whether it can be run here. Without jq what it makes of kubectl's answers is not seen.
