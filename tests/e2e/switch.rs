@@ -121,7 +121,7 @@ async fn over_and_back(stage: Stage) {
     installed.hide_manager().await;
     let (code, said) = installed.switch(&["--to", "mooring"]).await;
     assert!(code == Some(1) && said.contains("next: raise the fence"), "{code:?} {said}");
-    assert!(said.contains("no pod of kube-controller-manager shows"), "{said}");
+    assert!(said.contains("but no pod of it is seen"), "{said}");
     let over = ["--to", "mooring", "--yes"];
     let ((code, said), ()) = tokio::join!(installed.switch(&over), churn(&stage, 2));
     assert!(code == Some(0) && said.contains("nobody ruled for"), "{code:?} {said}");

@@ -22,6 +22,7 @@ use kube::{
 use mooring::fence::policies::FENCES;
 use serde_json::{Value, json};
 use test_support::{
+    audit,
     cluster::{create, patch_status},
     control_plane::User,
     daemon::{Daemon, Launch},
@@ -446,7 +447,8 @@ impl<'a> Movers<'a> {
 /// Users and verbs of an account, for what it was not refused.
 pub fn rights_used(stage: &Stage, account: &str) -> BTreeSet<(String, String)> {
     let user = format!("system:serviceaccount:{DAEMON_NAMESPACE}:{account}");
-    let requests = stage.requests();
+    let mut requests = stage.requests();
+    requests.extend(audit::dry_runs(&stage.real().plane.audit_log()));
     let allowed =
         requests.iter().filter(|entry| entry.user == user && !entry.resource.is_empty() && entry.code != 403);
     allowed.map(|entry| (entry.resource.clone(), entry.verb.clone())).collect()

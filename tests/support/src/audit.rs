@@ -53,15 +53,23 @@ pub fn length(path: &Path) -> usize {
     std::fs::metadata(path).map_or(0, |metadata| usize::try_from(metadata.len()).expect("a size"))
 }
 
-/// Reads the log from a position on.
+/// Reads the log from a position on, without dry runs: these write nothing.
 pub fn read(path: &Path, from: usize) -> Vec<Entry> {
+    entries(path, from, false)
+}
+
+/// The dry runs of the log.
+pub fn dry_runs(path: &Path) -> Vec<Entry> {
+    entries(path, 0, true)
+}
+
+fn entries(path: &Path, from: usize, are_dry: bool) -> Vec<Entry> {
     let text = std::fs::read_to_string(path).expect("read the audit log");
     let mut entries = Vec::new();
     for line in text[from..].lines() {
         // The last line may still be being written.
         let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };
-        // What is sent as a dry run writes nothing.
-        if entry["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=")) {
+        if entry["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=")) != are_dry {
             continue;
         }
         let object = &entry["objectRef"];
