@@ -65,7 +65,8 @@ pub(super) fn look(snapshot: &Snapshot, outlook: &Outlook) -> BTreeMap<VolumeId,
 /// pod that wants it; one that is silent reports what was.
 fn in_use(snapshot: &Snapshot, outlook: &Outlook, all: &mut BTreeMap<VolumeId, Places>) {
     let mut suspected: BTreeSet<(VolumeId, NodeName)> = BTreeSet::new();
-    let listed_at = [Node::KIND, VolumeAttachment::KIND].map(|kind| snapshot.listed_at.get(kind).copied());
+    let listed_at =
+        [Node::PLURAL, VolumeAttachment::PLURAL].map(|plural| snapshot.listed_at.get(plural).copied());
     snapshot.objects.nodes.for_each(|node| {
         let name = node.key();
         for id in node.status.volumes_in_use.iter().filter_map(|volume| VolumeId::parse_csi(volume)) {

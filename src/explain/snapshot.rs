@@ -83,7 +83,7 @@ pub struct Snapshot {
     pub taken_at: Timestamp,
     /// The revision of the newest list.
     pub revision: Option<ResourceVersion>,
-    /// The revision of the last list of a kind, if it came whole. Two kinds are of two moments.
+    /// By resource: the revision of the list of all its objects. Two lists are of two moments.
     pub listed_at: BTreeMap<&'static str, ResourceVersion>,
     /// Flags of attach/detach; kube-controller-manager's defaults where they are not known.
     pub attach_detach: AttachDetachOptions,

@@ -296,7 +296,8 @@ fn take(snapshot: &mut Snapshot, read: &Read, found: Result<ReadFound, ReadFailu
                 snapshot.unseen.push(Unseen { what: object.to_string(), why, forbidden: false });
             }
             snapshot.revision = snapshot.revision.max(revision);
-            snapshot.listed_at.extend(revision.filter(|_| is_all).map(|revision| (kind, revision)));
+            let is_whole = is_all && noted == Some(kind);
+            snapshot.listed_at.extend(revision.filter(|_| is_whole).map(|revision| (kind, revision)));
         }
     }
     Ok(())

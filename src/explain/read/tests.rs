@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, convert::Infallible};
 
 use apiserver::{
     ids::ClaimKey,
-    kinds::{ObjectRef, PersistentVolume, StorageClass},
+    kinds::{Narrow, ObjectRef, PersistentVolume, StorageClass},
 };
 use http::Response;
 
@@ -226,6 +226,7 @@ async fn s42_an_object_of_a_list_that_cannot_be_read_is_named_and_the_others_are
     assert!(!snapshot.is_absent(&ObjectRef::Volume("odd".into())));
     assert!(snapshot.is_absent(&ObjectRef::Volume("other".into())));
     assert_eq!(snapshot.revision, Some(ResourceVersion(9)));
+    assert_eq!(snapshot.listed_at.get(PersistentVolume::PLURAL), Some(&ResourceVersion(9)));
 }
 
 #[tokio::test]
